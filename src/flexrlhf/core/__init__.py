@@ -1,0 +1,1 @@
+"""Words the whole package shares; needs neither torch nor Ray."""

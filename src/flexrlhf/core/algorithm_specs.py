@@ -1,7 +1,7 @@
 """What each algorithm needs: roles, stages, data and groups.
 
-A spec is a plain value. `planning.workflow` makes the task graph of an iteration from it, the config
-is checked against it, and nothing here knows a tensor or a device.
+A spec is a plain value. `planning.workflow` makes the task graph of an iteration from it, the
+config is checked against it, and nothing here knows a tensor or a device.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ class AlgorithmSpec:
     @property
     def roles(self) -> tuple[Role, ...]:
         """Every role that holds a model or a function, trained ones first."""
-        ordered = dict.fromkeys((*self.trained, *(step.role for step in self.scored)))
-        return tuple(ordered)
+        roles: list[Role] = [*self.trained, *(step.role for step in self.scored)]
+        return tuple(dict.fromkeys(roles))
 
 
 _BUILT: Final[tuple[AlgorithmName, ...]] = ("ppo", "grpo", "sft", "reward_model")

@@ -1,0 +1,1 @@
+"""The tensor side: algorithms, data, models, rollout and training; knows no placement."""

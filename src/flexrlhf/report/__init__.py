@@ -1,0 +1,1 @@
+"""One offline page and a short table from a run folder."""

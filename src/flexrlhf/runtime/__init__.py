@@ -1,0 +1,1 @@
+"""Processes and machines: the only room that joins planning and learning."""

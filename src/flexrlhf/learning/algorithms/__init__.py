@@ -1,0 +1,1 @@
+"""Losses and advantages as pure functions on tensors."""

@@ -1,0 +1,1 @@
+"""Prompts, preferences, supervised examples, and the experience made from them."""

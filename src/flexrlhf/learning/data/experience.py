@@ -1,7 +1,7 @@
 """Samples as the loop carries them: prompts, answers, and what the roles said about each token.
 
-Everything per token is aligned to the full sequence, prompt and response: entry `t` of `logprobs` is
-log p(token_t | tokens_<t), entry `t` of `values` is V(state before token t). Masks come from
+Everything per token is aligned to the full sequence, prompt and response: entry `t` of `logprobs`
+is log p(token_t | tokens_<t), entry `t` of `values` is V(state before token t). Masks come from
 lengths, never from token ids, since the pad token may equal the end token.
 """
 

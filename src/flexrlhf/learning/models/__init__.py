@@ -1,0 +1,1 @@
+"""Load, save and run Hugging Face models and their heads."""

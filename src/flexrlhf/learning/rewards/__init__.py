@@ -1,0 +1,1 @@
+"""What an answer is worth: functions, rules, and their combination."""

@@ -1,0 +1,1 @@
+"""Log-probs, values and rewards of given tokens, without gradients."""

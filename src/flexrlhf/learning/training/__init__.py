@@ -1,0 +1,1 @@
+"""From losses to new weights on the devices of one role."""

@@ -1,0 +1,1 @@
+"""The plan that everything else reads, and how placements are made."""

@@ -1,0 +1,1 @@
+"""One iteration as a task graph, and the scheduler that runs it."""
