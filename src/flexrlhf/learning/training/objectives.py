@@ -1,0 +1,206 @@
+"""The loss of one micro-batch for each thing a role can learn.
+
+An objective runs the forward pass and calls the pure functions of `learning.algorithms`. It gets
+the counts of the *whole* mini-batch as numbers, so the losses of its micro-batches add up to the
+loss of the mini-batch however it was cut.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from torch import Tensor, nn
+
+from flexrlhf.learning.algorithms.aggregation import Aggregation, aggregate
+from flexrlhf.learning.algorithms.kl import KLEstimator, kl_loss
+from flexrlhf.learning.algorithms.policy import clipped_policy_loss
+from flexrlhf.learning.algorithms.preference import pairwise_reward_loss
+from flexrlhf.learning.algorithms.supervised import supervised_loss
+from flexrlhf.learning.algorithms.value import clipped_value_loss
+from flexrlhf.learning.data.experience import Batch
+from flexrlhf.learning.models.forward import (
+    sequence_scores,
+    shared_outputs,
+    token_logprobs,
+    token_values,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class GlobalCounts:
+    """Sizes of the mini-batch that a micro-batch is part of."""
+
+    num_tokens: int
+    """Trainable tokens."""
+    num_sequences: int
+    max_tokens: int
+    """The longest answer allowed, for the Dr. GRPO normalisation."""
+
+
+@dataclass(frozen=True, slots=True)
+class MicroBatchLoss:
+    """A loss to differentiate, and sums that add over micro-batches."""
+
+    loss: Tensor
+    sums: Mapping[str, Tensor]
+    """0-d tensors; `loss/*` are already divided by the global counts."""
+
+
+class Objective(Protocol):
+    """What a role learns from one micro-batch."""
+
+    fields: tuple[str, ...]
+    """Names of the per-token fields that the batch must carry."""
+
+    def __call__(self, model: nn.Module, batch: Batch, counts: GlobalCounts) -> MicroBatchLoss:
+        """Returns the micro-batch's part of the mini-batch loss."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyObjective:
+    """Clipped surrogate, entropy bonus, and a KL term where it is part of the loss."""
+
+    clip_low: float
+    clip_high: float
+    dual_clip: float | None
+    aggregation: Aggregation
+    entropy_coef: float
+    kl_coef: float
+    """Weight of the KL loss; zero where KL is part of the reward, or absent."""
+    kl_estimator: KLEstimator
+    temperature: float
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """Per-token fields that the batch must carry."""
+        names = ("old_logprobs", "advantages")
+        return (*names, "reference_logprobs") if self.kl_coef else names
+
+    def __call__(self, model: nn.Module, batch: Batch, counts: GlobalCounts) -> MicroBatchLoss:
+        """Runs the policy and returns its loss."""
+        outputs = token_logprobs(model, batch, temperature=self.temperature, with_entropy=True)
+        return self.loss_of(outputs.logprobs, outputs.entropy, batch, counts)
+
+    def loss_of(
+        self, logprobs_BT: Tensor, entropy_BT: Tensor | None, batch: Batch, counts: GlobalCounts
+    ) -> MicroBatchLoss:
+        """Returns the loss of log-probs that a forward pass has already given."""
+        assert entropy_BT is not None
+        sizes = {
+            "num_tokens": counts.num_tokens,
+            "num_sequences": counts.num_sequences,
+            "max_tokens": counts.max_tokens,
+        }
+        policy = clipped_policy_loss(
+            logprobs_BT,
+            batch.fields["old_logprobs"],
+            batch.fields["advantages"],
+            batch.mask,
+            clip_low=self.clip_low,
+            clip_high=self.clip_high,
+            dual_clip=self.dual_clip,
+            aggregation=self.aggregation,
+            **sizes,
+        )
+        entropy = aggregate(entropy_BT, batch.mask, self.aggregation, **sizes)
+        loss = policy.loss - self.entropy_coef * entropy
+        sums = {
+            "loss/policy": policy.loss.detach(),
+            "clipped_tokens": policy.clipped_tokens,
+            "entropy_sum": (entropy_BT.detach() * batch.mask).sum(),
+        }
+        if self.kl_coef:
+            divergence = kl_loss(
+                logprobs_BT,
+                batch.fields["reference_logprobs"],
+                batch.mask,
+                estimator=self.kl_estimator,
+                aggregation=self.aggregation,
+                **sizes,
+            )
+            loss = loss + self.kl_coef * divergence
+            sums["loss/kl"] = divergence.detach()
+        return MicroBatchLoss(loss, sums)
+
+
+@dataclass(frozen=True, slots=True)
+class ValueObjective:
+    """Clipped squared error of the critic."""
+
+    clip: float
+    fields: tuple[str, ...] = ("values", "returns")
+
+    def __call__(self, model: nn.Module, batch: Batch, counts: GlobalCounts) -> MicroBatchLoss:
+        """Runs the critic and returns its loss."""
+        return self.loss_of(token_values(model, batch), batch, counts)
+
+    def loss_of(self, values_BT: Tensor, batch: Batch, counts: GlobalCounts) -> MicroBatchLoss:
+        """Returns the loss of values that a forward pass has already given."""
+        value = clipped_value_loss(
+            values_BT,
+            batch.fields["values"],
+            batch.fields["returns"],
+            batch.mask,
+            clip=self.clip,
+            num_tokens=counts.num_tokens,
+        )
+        return MicroBatchLoss(value.loss, {"loss/value": value.loss.detach()})
+
+
+@dataclass(frozen=True, slots=True)
+class SharedObjective:
+    """Policy and value loss of one trunk with two heads, from one forward pass."""
+
+    policy: PolicyObjective
+    value: ValueObjective
+    value_coef: float
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """Per-token fields that the batch must carry."""
+        return (*self.policy.fields, *self.value.fields)
+
+    def __call__(self, model: nn.Module, batch: Batch, counts: GlobalCounts) -> MicroBatchLoss:
+        """Runs the shared model and returns the sum of both losses."""
+        outputs = shared_outputs(
+            model, batch, temperature=self.policy.temperature, with_entropy=True
+        )
+        policy = self.policy.loss_of(outputs.logprobs, outputs.entropy, batch, counts)
+        value = self.value.loss_of(outputs.values, batch, counts)
+        return MicroBatchLoss(
+            policy.loss + self.value_coef * value.loss, {**policy.sums, **value.sums}
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class SupervisedObjective:
+    """Negative log-likelihood of the masked tokens."""
+
+    fields: tuple[str, ...] = ()
+
+    def __call__(self, model: nn.Module, batch: Batch, counts: GlobalCounts) -> MicroBatchLoss:
+        """Runs the policy and returns the mean negative log-likelihood."""
+        outputs = token_logprobs(model, batch)
+        loss = supervised_loss(outputs.logprobs, batch.mask, num_tokens=counts.num_tokens)
+        return MicroBatchLoss(loss, {"loss/supervised": loss.detach()})
+
+
+@dataclass(frozen=True, slots=True)
+class PreferenceObjective:
+    """Pairwise loss of a reward model; rows alternate chosen, rejected."""
+
+    fields: tuple[str, ...] = ()
+
+    def __call__(self, model: nn.Module, batch: Batch, counts: GlobalCounts) -> MicroBatchLoss:
+        """Scores both answers of each pair and returns the pairwise loss."""
+        scores_B = sequence_scores(model, batch)
+        preference = pairwise_reward_loss(
+            scores_B[0::2], scores_B[1::2], num_pairs=counts.num_sequences // 2
+        )
+        return MicroBatchLoss(
+            preference.loss,
+            {"loss/preference": preference.loss.detach(), "correct_pairs": preference.num_correct},
+        )

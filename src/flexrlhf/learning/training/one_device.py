@@ -1,0 +1,104 @@
+"""Training of one role on one device."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from flexrlhf.core.errors import RunFailed
+from flexrlhf.learning.training.optimizer import (
+    OptimizerSettings,
+    build_optimizer,
+    learning_rate_at,
+)
+from flexrlhf.learning.training.protocol import StepReport
+from flexrlhf.learning.training.shard import (
+    load_optimizer,
+    load_weights,
+    save_optimizer,
+    save_weights,
+)
+
+
+def autocast(device_type: str, precision: str) -> AbstractContextManager[None]:
+    """Returns bfloat16 autocast, or nothing for `float32`."""
+    if precision == "bfloat16":
+        return torch.autocast(device_type, dtype=torch.bfloat16)
+    return nullcontext()
+
+
+class OneDeviceBackend:
+    """Keeps float32 (or float64) weights and an AdamW state on the model's device.
+
+    Args:
+        model: the module to train; its parameters are updated in place.
+        settings: optimiser and schedule.
+        precision: `bfloat16` runs forward passes under autocast over float32 weights.
+    """
+
+    def __init__(
+        self, model: nn.Module, settings: OptimizerSettings, *, precision: str = "float32"
+    ) -> None:
+        self.model = model
+        self._settings = settings
+        self._precision = precision
+        self._optimizer = build_optimizer(model.parameters(), settings)
+        self._step = 0
+
+    @property
+    def device(self) -> torch.device:
+        """The device that holds the weights."""
+        return next(self.model.parameters()).device
+
+    def autocast(self) -> AbstractContextManager[None]:
+        """Returns the context that forward passes of this role run in."""
+        return autocast(self.device.type, self._precision)
+
+    def backward(self, loss: Tensor) -> None:
+        """Adds the gradient of `loss`."""
+        loss.backward()
+
+    def step(self) -> StepReport:
+        """Clips the gradient, updates the weights, advances the schedule, clears the gradient.
+
+        Raises:
+            RunFailed: the gradient is not finite; the weights are left as they were.
+        """
+        grad_norm = nn.utils.clip_grad_norm_(
+            self.model.parameters(), self._settings.max_grad_norm
+        ).item()
+        if not torch.isfinite(torch.tensor(grad_norm)):
+            self._optimizer.zero_grad(set_to_none=True)
+            raise RunFailed(
+                f"The gradient norm is {grad_norm} at optimiser step {self._step}.",
+                "It must be finite.",
+                "Lower the learning rate or training.max_grad_norm, or look at the last samples.",
+            )
+        rate = learning_rate_at(self._step, self._settings)
+        for group in self._optimizer.param_groups:
+            group["lr"] = rate
+        self._optimizer.step()
+        self._optimizer.zero_grad(set_to_none=True)
+        self._step += 1
+        return StepReport(grad_norm, rate, self._step)
+
+    def discard_gradient(self) -> None:
+        """Forgets what `backward` added since the last step."""
+        self._optimizer.zero_grad(set_to_none=True)
+
+    def save_shard(self, folder: Path) -> None:
+        """Writes weights, optimiser and step count into `folder`."""
+        save_weights(self.model, folder)
+        save_optimizer(self._optimizer, self.model, folder, step=self._step)
+
+    def load_shard(self, folder: Path) -> None:
+        """Restores what `save_shard` wrote, bit for bit."""
+        load_weights(self.model, folder)
+        self._step = load_optimizer(self._optimizer, self.model, folder)
+
+    def shard_bytes(self) -> int:
+        """Returns the bytes of weights and both AdamW moments."""
+        return 3 * sum(p.numel() * p.element_size() for p in self.model.parameters())

@@ -1,0 +1,88 @@
+"""One role's weights and optimiser on disk: safetensors and JSON, nothing pickled."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, load_model, save_file, save_model
+from torch import Tensor, nn
+
+from flexrlhf.core.errors import CheckpointError
+
+
+def save_weights(model: nn.Module, folder: Path) -> None:
+    """Writes every parameter and buffer of `model` once, tied tensors included."""
+    folder.mkdir(parents=True, exist_ok=True)
+    save_model(model, str(folder / "weights.safetensors"))
+
+
+def load_weights(model: nn.Module, folder: Path) -> None:
+    """Reads weights into `model` in place.
+
+    Raises:
+        CheckpointError: the file is missing, damaged, or of another architecture.
+    """
+    path = folder / "weights.safetensors"
+    try:
+        load_model(model, str(path), strict=True)
+    except (OSError, RuntimeError, SafetensorError) as error:
+        raise CheckpointError(
+            f"{path} cannot be loaded: {error}",
+            "It must hold the tensors of this run's model.",
+            "Resume with the run's own config, or delete this checkpoint to use an older one.",
+        ) from error
+
+
+def save_optimizer(
+    optimizer: torch.optim.Optimizer, model: nn.Module, folder: Path, *, step: int
+) -> None:
+    """Writes the optimiser's tensors by parameter name, and the step count."""
+    tensors: dict[str, Tensor] = {}
+    scalars: dict[str, dict[str, Any]] = {}
+    for name, parameter in model.named_parameters():
+        for key, value in optimizer.state.get(parameter, {}).items():
+            if isinstance(value, Tensor):
+                tensors[f"{key}:{name}"] = value.contiguous()
+            else:
+                scalars.setdefault(name, {})[key] = value
+    save_file(tensors, str(folder / "optimizer.safetensors"))
+    (folder / "optimizer.json").write_text(json.dumps({"step": step, "scalars": scalars}))
+
+
+def load_optimizer(optimizer: torch.optim.Optimizer, model: nn.Module, folder: Path) -> int:
+    """Restores what `save_optimizer` wrote and returns the step count.
+
+    Raises:
+        CheckpointError: a file is missing, damaged, or names parameters that the model lacks.
+    """
+    try:
+        tensors = load_file(str(folder / "optimizer.safetensors"))
+        saved = json.loads((folder / "optimizer.json").read_text())
+    except (OSError, SafetensorError, json.JSONDecodeError) as error:
+        raise CheckpointError(
+            f"The optimiser state in {folder} cannot be read: {error}",
+            "",
+            "Delete this checkpoint to use an older one.",
+        ) from error
+    parameters = dict(model.named_parameters())
+    unknown = sorted({key.split(":", 1)[1] for key in tensors} - parameters.keys())
+    if unknown:
+        raise CheckpointError(
+            f"{folder} holds optimiser state of {unknown[0]!r}, which this model does not have.",
+            "The checkpoint must come from the same architecture.",
+            "Resume with the run's own config.",
+        )
+    optimizer.state.clear()
+    for name, scalars in saved["scalars"].items():
+        optimizer.state[parameters[name]].update(scalars)
+    for key, tensor in tensors.items():
+        field, name = key.split(":", 1)
+        parameter = parameters[name]
+        # Step counters stay where AdamW keeps them; moments live beside their parameter.
+        device = tensor.device if tensor.dim() == 0 and parameter.is_cpu else parameter.device
+        optimizer.state[parameter][field] = tensor.to(device)
+    return int(saved["step"])
