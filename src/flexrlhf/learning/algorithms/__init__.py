@@ -1,1 +1,1 @@
-"""Losses and advantages as pure functions on tensors."""
+"""The maths of RLHF as pure functions on tensors; nothing here knows ranks, models or configs."""
