@@ -146,7 +146,7 @@ class Moments:
         """Returns the moments of both sets together.
 
         Source: Chan, Golub and LeVeque 1979, "Updating formulae and a pairwise algorithm for
-        computing sample variances", eq. 2.1.
+        computing sample variances".
         """
         count = self.count + other.count
         if count == 0:

@@ -47,7 +47,7 @@ def aggregate(
         ShapeError: shapes differ, or a count that `mode` divides by is not positive.
         ConfigError: `mode` is unknown.
 
-    Source: token_mean: DAPO, eq. 8 (arXiv:2503.14476); sequence_mean: GRPO, eq. 3
+    Source: token_mean: DAPO, section 3.3 (arXiv:2503.14476); sequence_mean: GRPO, eq. 3
     (arXiv:2402.03300); token_sum_norm: Dr.GRPO (arXiv:2503.20783).
     """
     check_per_token(mask_BT, values=values_BT)

@@ -71,7 +71,7 @@ def clipped_policy_loss(
         ConfigError: `dual_clip` is not above 1, or `aggregation` is unknown.
 
     Source: Schulman et al. 2017, eq. 7 (arXiv:1707.06347); asymmetric clip: DAPO
-    (arXiv:2503.14476); dual clip: Ye et al. 2020, eq. 5 (arXiv:1912.09729).
+    (arXiv:2503.14476); dual clip: Ye et al. 2020 (arXiv:1912.09729).
     """
     check_per_token(
         mask_BT, logprobs=logprobs_BT, old_logprobs=old_logprobs_BT, advantages=advantages_BT

@@ -27,8 +27,9 @@ def selected_logprobs(
         p = softmax((W h + b) / temperature),   entropy = -sum_v p_v log p_v
 
     Works on `chunk_tokens` positions at a time and computes each chunk anew in the backward pass:
-    besides the inputs and results, only the logits of one chunk are ever alive. The product with
-    the head is in the type of the inputs; the softmax is in float32, or float64 for such inputs.
+    besides inputs, results and gradients, only a few [chunk_tokens, V] tensors are ever alive. The
+    product with the head is in the type of the inputs; the softmax is in float32, or float64 for
+    such inputs.
 
     Args:
         hidden_ND: last hidden state of each position.
