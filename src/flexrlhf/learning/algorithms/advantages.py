@@ -48,7 +48,7 @@ def token_rewards(
     Source: Ouyang et al. 2022, eq. 2 without the pre-training term (arXiv:2203.02155).
     """
     check_per_token(mask_BT, logprobs=logprobs_BT)
-    check_per_sequence(scores=scores_B, rows_of_mask=mask_BT[:, 0])
+    check_per_sequence(scores=scores_B, rows_of_mask=mask_BT.any(dim=1))
     if reference_logprobs_BT is None:
         if kl_coef != 0:
             raise ConfigError(
