@@ -1,0 +1,123 @@
+"""Finds the rows of a data set: a file, a folder, or a task that makes its own rows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from flexrlhf.core.errors import DataError
+from flexrlhf.core.plugins import import_package
+from flexrlhf.learning.data.reasoning_gym_rows import SCHEME, generate_rows
+from flexrlhf.learning.data.row_files import ROW_FILES, Row, read_row_file
+
+
+def load_rows(
+    path: str | Path,
+    *,
+    size: int | None = None,
+    seed: int = 0,
+    split: str | None = None,
+    options: Mapping[str, Any] | None = None,
+) -> Sequence[Row]:
+    """Returns the rows of a data set.
+
+    Args:
+        path: a file (`row_files.ROW_FILES`), a folder of such files, a folder that `datasets` saved
+            with `save_to_disk`, or `reasoning_gym:TASK`.
+        size: rows of a reasoning-gym task (its own default when None); of files, at most the first
+            `size` rows are kept.
+        seed: of a reasoning-gym task.
+        split: which part of a folder, such as `train`. When None, the training part where the
+            folder has one, else all of it.
+        options: of a reasoning-gym task, by its own names.
+
+    Raises:
+        DataError: nothing is there, it cannot be read, or it has no rows.
+        EngineMissing: the package that reads it is not installed.
+    """
+    task = str(path).removeprefix(SCHEME) if str(path).startswith(SCHEME) else None
+    if split is not None and (task is not None or Path(path).is_file()):
+        raise DataError(
+            f"{path} has no splits, but split = {split!r} was asked for.",
+            "Only a folder has splits.",
+            "Remove split, or name the folder.",
+        )
+    if task is not None:
+        return generate_rows(task, size=size, seed=seed, options=options or {})
+    if options:
+        raise DataError(
+            f"Options {', '.join(options)} were given for {path}.",
+            f"Only a task that makes its own rows, {SCHEME}TASK, takes options.",
+            "Remove them.",
+        )
+    rows = _read(Path(path), split)[:size]
+    if not rows:
+        raise DataError(f"{path} has no rows.", "At least one row is needed.", "Check the file.")
+    return rows
+
+
+def _read(path: Path, split: str | None) -> list[Row]:
+    if path.is_file():
+        return read_row_file(path)
+    if not path.is_dir():
+        raise DataError(
+            f"There is no file or folder {path} (looked for {path.absolute()}).",
+            f"A data set is a file ({', '.join(ROW_FILES)}), a folder, or {SCHEME}TASK.",
+            "Correct the path; a data set of a hub must be downloaded first.",
+        )
+    if (path / "dataset_dict.json").is_file() or (path / "dataset_info.json").is_file():
+        return _read_saved_dataset(path, split)
+    return [row for file in _files_of(path, split) for row in read_row_file(file)]
+
+
+def _read_saved_dataset(path: Path, split: str | None) -> list[Row]:
+    """Returns the rows of a folder made by `save_to_disk`."""
+    datasets = import_package("datasets", needed_by=f"The data set {path}")
+    try:
+        saved = datasets.load_from_disk(str(path))
+    except (OSError, ValueError) as error:
+        raise DataError(
+            f"The data set {path} cannot be read: {error}.",
+            "The folder must be as `save_to_disk` left it.",
+            "Save it again.",
+        ) from error
+    if isinstance(saved, datasets.DatasetDict):
+        return saved[_choose_split(path, list(saved), split)].to_list()
+    if split is not None:
+        raise DataError(f"The data set {path} has no splits.", "", f"Remove split = {split!r}.")
+    return saved.to_list()
+
+
+def _choose_split(path: Path, known: list[str], split: str | None) -> str:
+    wanted = split or (known[0] if len(known) == 1 else "train")
+    if wanted not in known:
+        raise DataError(
+            f"The data set {path} has no split {wanted!r}.",
+            f"It has {', '.join(known)}.",
+            "Set split to one of these.",
+        )
+    return wanted
+
+
+def _files_of(folder: Path, split: str | None) -> list[Path]:
+    """Returns the folder's row files of a split, in order of their names.
+
+    As on the hub, `train.jsonl` and `train-00000-of-00002.parquet` belong to split `train`.
+    """
+    files = sorted(file for file in folder.iterdir() if file.suffix in ROW_FILES)
+    of_split = [file for file in files if _split_of(file) == (split or "train")]
+    if of_split or (files and split is None):
+        return of_split or files
+    raise DataError(
+        f"The folder {folder} has no row files" + (f" of split {split!r}." if split else "."),
+        f"It has {', '.join(file.name for file in files)}."
+        if files
+        else f"Row files end with {', '.join(ROW_FILES)}.",
+        "Correct the path" + (" or the split." if split else "."),
+    )
+
+
+def _split_of(file: Path) -> str:
+    """Returns what stands before the first `-` or `.` of a file's name."""
+    return file.name.partition(".")[0].partition("-")[0]
