@@ -1,0 +1,54 @@
+"""The engines by name, and which one a model gets."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Final
+
+from torch import nn
+
+from flexrlhf.core.plugins import load_plugin
+from flexrlhf.learning.rollout.protocol import RolloutEngine
+
+ENGINES: Final[Mapping[str, str]] = {
+    "native": "flexrlhf.learning.rollout.native:NativeEngine",
+    "transformers": "flexrlhf.learning.rollout.transformers_engine:TransformersEngine",
+}
+
+_log = logging.getLogger(__name__)
+
+
+def build_engine(
+    name: str,
+    model: nn.Module,
+    *,
+    max_sequences: int = 256,
+    shares_weights: bool = True,
+    weight_version: int = 0,
+) -> RolloutEngine:
+    """Returns engine `name` over `model`.
+
+    A model that the native engine does not run gets the transformers engine, with a message.
+
+    Args:
+        name: a key of `ENGINES`.
+        model: a Hugging Face causal language model, read in place.
+        max_sequences: answers generated at one time.
+        shares_weights: the trainer holds the same module.
+        weight_version: of the model's present weights.
+
+    Raises:
+        ConfigError: the name is unknown, or no engine runs the model.
+    """
+    engine_class = load_plugin("rollout.engine", ENGINES, name)
+    reason = engine_class.unsupported_reason(model)
+    if reason is not None and name == "native":
+        _log.warning("rollout.engine native: %s; the transformers engine takes over.", reason)
+        engine_class = load_plugin("rollout.engine", ENGINES, "transformers")
+    return engine_class(
+        model,
+        max_sequences=max_sequences,
+        shares_weights=shares_weights,
+        weight_version=weight_version,
+    )

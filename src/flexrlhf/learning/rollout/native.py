@@ -1,0 +1,140 @@
+"""The native engine: cached decode over the trainer's own Hugging Face module."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import scaled_dot_product_attention
+from torch.nn.utils.rnn import pad_sequence
+
+from flexrlhf.learning.data.experience import pack_by_tokens
+from flexrlhf.learning.rollout.decoding import Decoder
+from flexrlhf.learning.rollout.kv_cache import KVCache
+from flexrlhf.learning.rollout.module_engine import ModuleEngine
+from flexrlhf.learning.rollout.native_families import (
+    FAMILIES,
+    AttentionCall,
+    Family,
+    unsupported_reason,
+)
+from flexrlhf.learning.rollout.waves import Wave
+
+_PREFILL_TOKENS = 8192
+"""Prompt tokens read at one time; bounds the activations, not the result."""
+_CACHE_GROWTH_TOKENS = 128
+"""New tokens for which the cache has room before it is copied into a larger one."""
+
+
+class NativeEngine(ModuleEngine):
+    """Llama, Qwen2, Qwen3 and GPT-2 with a slotted cache.
+
+    Each distinct prompt of a wave is read once and its keys and values are copied to its answers;
+    a sequence that ends leaves the batch at once.
+    """
+
+    name = "native"
+    families = tuple(FAMILIES)
+
+    @classmethod
+    def unsupported_reason(cls, model: nn.Module) -> str | None:
+        """Returns why the engine cannot run `model`, or None."""
+        return unsupported_reason(model)
+
+    def _decoder(self, wave: Wave, max_new_tokens: int) -> Decoder:
+        family = FAMILIES[type(self._model).__name__](self._model)
+        return NativeDecoder(family, wave, max_new_tokens, self._device, self._compute_dtype)
+
+    @property
+    def _compute_dtype(self) -> torch.dtype:
+        """The type of keys and values: autocast's inside it, else the weights'."""
+        if torch.is_autocast_enabled(self._device.type):
+            return torch.get_autocast_dtype(self._device.type)
+        return next(self._model.parameters()).dtype
+
+
+class NativeDecoder:
+    """A wave inside a native family, with its cache."""
+
+    def __init__(
+        self,
+        family: Family,
+        wave: Wave,
+        max_new_tokens: int,
+        device: torch.device,
+        dtype: torch.dtype,
+    ) -> None:
+        self._family = family
+        self._wave = wave
+        self._device = device
+        self._cache = KVCache(
+            family.shape,
+            wave.prompt_lengths,
+            growth=min(max_new_tokens, _CACHE_GROWTH_TOKENS),
+            dtype=dtype,
+            device=device,
+        )
+        family.prepare(max(wave.prompt_lengths) + max_new_tokens)
+
+    def start(self) -> Tensor:
+        """Reads each distinct prompt once; returns the logits [B, V] of the first tokens."""
+        lengths = [len(prompt) for prompt in self._wave.prompts]
+        budget = max(_PREFILL_TOKENS, *lengths)
+        prompt_of_answer = torch.tensor(self._wave.prompt_of_answer, device=self._device)
+        ends: list[Tensor] = []
+        order: list[int] = []
+        for prompts in pack_by_tokens(lengths, max_tokens=budget):
+            ends.append(self._read_prompts(prompts, prompt_of_answer))
+            order.extend(prompts)
+        rank = torch.tensor(order, device=self._device).argsort()
+        logits_PV = self._family.logits(torch.cat(ends)[rank])
+        return logits_PV[prompt_of_answer]
+
+    def keep(self, rows: Tensor) -> None:
+        """See `Decoder`."""
+        self._cache.keep(rows)
+
+    def step(self, tokens_B: Tensor) -> Tensor:
+        """See `Decoder`."""
+        positions_B = self._cache.extend()
+        num_tokens = int(self._cache.lengths.max())
+        slots_T = torch.arange(num_tokens, device=self._device)
+        mask_B11T = (slots_T <= positions_B[:, None])[:, None, None]
+        attend = partial(self._attend_cache, positions_B, mask_B11T)
+        return self._family.logits(self._family.hidden(tokens_B, positions_B, attend))
+
+    def _read_prompts(self, prompts: list[int], prompt_of_answer: Tensor) -> Tensor:
+        """Fills the slots of all answers to `prompts`; returns the last tokens' hidden [P, D]."""
+        tokens = [torch.tensor(self._wave.prompts[index]) for index in prompts]
+        tokens_PT = pad_sequence(tokens, batch_first=True).to(self._device)
+        positions_PT = torch.arange(tokens_PT.shape[1], device=self._device).expand_as(tokens_PT)
+        is_here_BP = prompt_of_answer[:, None] == torch.tensor(prompts, device=self._device)
+        rows, sources = is_here_BP.nonzero(as_tuple=True)
+        attend = partial(self._attend_prompts, rows, sources)
+        hidden_PTD = self._family.hidden(tokens_PT, positions_PT, attend)
+        last_P = torch.tensor([len(prompt) - 1 for prompt in tokens], device=self._device)
+        return hidden_PTD[torch.arange(len(prompts), device=self._device), last_P]
+
+    def _attend_prompts(self, rows: Tensor, sources: Tensor, call: AttentionCall) -> Tensor:
+        """Causal attention inside the prompts, [P, T, heads, K]; padding on the right is unseen."""
+        queries, keys, values = (heads.transpose(1, 2) for heads in call.heads)
+        self._cache.write_prompts(call.layer, rows, keys[sources], values[sources])
+        attended = scaled_dot_product_attention(
+            queries, keys, values, is_causal=True, scale=call.scaling, enable_gqa=True
+        )
+        return attended.transpose(1, 2).flatten(2)
+
+    def _attend_cache(self, positions_B: Tensor, mask_B11T: Tensor, call: AttentionCall) -> Tensor:
+        """Attention of one new token per row, [B, heads, K], to its own sequence.
+
+        The query heads that share a key head take the place of query positions, so that keys and
+        values are read without being repeated.
+        """
+        self._cache.write(call.layer, positions_B, call.keys, call.values)
+        keys, values = self._cache.read(call.layer)
+        grouped = call.queries.unflatten(1, (keys.shape[1], -1))
+        attended = scaled_dot_product_attention(
+            grouped, keys, values, attn_mask=mask_B11T, scale=call.scaling
+        )
+        return attended.flatten(1)

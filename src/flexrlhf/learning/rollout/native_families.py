@@ -1,0 +1,186 @@
+"""The model families that the native engine decodes, each as one forward pass over the HF modules.
+
+A family calls the trainer's own sub-modules, so weights are shared by construction, and leaves
+attention to the caller, who owns the cache.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from flexrlhf.learning.rollout.kv_cache import CacheShape
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionCall:
+    """What a layer asks of attention, for the tokens that are being read."""
+
+    layer: int
+    queries: Tensor
+    """[..., H, K]"""
+    keys: Tensor
+    """[..., KV heads, K]"""
+    values: Tensor
+    scaling: float
+    """Multiplies the products of queries and keys."""
+
+    @property
+    def heads(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries, keys and values."""
+        return self.queries, self.keys, self.values
+
+
+Attend = Callable[[AttentionCall], Tensor]
+"""Returns [..., H * K]."""
+
+
+class Family(Protocol):
+    """A causal language model whose attention is done by the caller; `...` is any batch shape."""
+
+    shape: CacheShape
+
+    def prepare(self, num_positions: int) -> None:
+        """Called before tokens at positions below `num_positions` are read."""
+        ...
+
+    def hidden(self, tokens: Tensor, positions: Tensor, attend: Attend) -> Tensor:
+        """Returns the last layer's output [..., D] for int64 tokens at these positions."""
+        ...
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """Returns [..., V]: the final norm and the language-model head."""
+        ...
+
+
+class RotaryFamily:
+    """Llama, Qwen2 and Qwen3: rotary positions, grouped-query attention, gated MLP."""
+
+    def __init__(self, model: nn.Module) -> None:
+        causal_lm: Any = model
+        config = causal_lm.config
+        self._trunk = causal_lm.model
+        self._head = causal_lm.lm_head
+        self._normalises_heads = config.model_type == "qwen3"
+        self._head_width: int = self._trunk.layers[0].self_attn.head_dim
+        self.shape = CacheShape(
+            config.num_hidden_layers, config.num_key_value_heads, self._head_width
+        )
+        self._cosines_T1K = self._sines_T1K = torch.empty(0)
+
+    @staticmethod
+    def unsupported(config: Any) -> str | None:
+        """Returns which feature of the config this family lacks, or None."""
+        layer_types = getattr(config, "layer_types", None) or []
+        if any(kind != "full_attention" for kind in layer_types):
+            return "sliding-window attention"
+        rope_type = config.rope_parameters.get("rope_type", "default")
+        if rope_type not in ("default", "linear", "llama3", "yarn"):
+            return f"{rope_type!r} rotary positions, which change with the length"
+        return None
+
+    def prepare(self, num_positions: int) -> None:
+        """Makes the table of rotations with the model's own frequencies and scaling."""
+        weight = self._trunk.embed_tokens.weight
+        positions_1T = torch.arange(num_positions, device=weight.device)[None]
+        cosines_1TK, sines_1TK = self._trunk.rotary_emb(weight, positions_1T)
+        self._cosines_T1K, self._sines_T1K = cosines_1TK[0, :, None], sines_1TK[0, :, None]
+
+    def hidden(self, tokens: Tensor, positions: Tensor, attend: Attend) -> Tensor:
+        """See `Family`."""
+        cosines, sines = self._cosines_T1K[positions], self._sines_T1K[positions]
+        hidden = self._trunk.embed_tokens(tokens)
+        for index, layer in enumerate(self._trunk.layers):
+            attention = layer.self_attn
+            normed = layer.input_layernorm(hidden)
+            queries = self._heads(attention.q_proj(normed))
+            keys = self._heads(attention.k_proj(normed))
+            if self._normalises_heads:
+                queries, keys = attention.q_norm(queries), attention.k_norm(keys)
+            call = AttentionCall(
+                index,
+                _rotate(queries, cosines, sines),
+                _rotate(keys, cosines, sines),
+                self._heads(attention.v_proj(normed)),
+                attention.scaling,
+            )
+            hidden = hidden + attention.o_proj(attend(call))
+            hidden = hidden + layer.mlp(layer.post_attention_layernorm(hidden))
+        return hidden
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """See `Family`."""
+        return self._head(self._trunk.norm(hidden))
+
+    def _heads(self, flat: Tensor) -> Tensor:
+        return flat.unflatten(-1, (-1, self._head_width))
+
+
+class Gpt2Family:
+    """GPT-2: learned positions, one projection for queries, keys and values."""
+
+    def __init__(self, model: nn.Module) -> None:
+        causal_lm: Any = model
+        config = causal_lm.config
+        self._trunk = causal_lm.transformer
+        self._head = causal_lm.lm_head
+        self._head_width: int = config.n_embd // config.n_head
+        self.shape = CacheShape(config.n_layer, config.n_head, self._head_width)
+
+    @staticmethod
+    def unsupported(config: Any) -> str | None:
+        """Returns which feature of the config this family lacks, or None."""
+        if config.add_cross_attention:
+            return "cross-attention"
+        if config.reorder_and_upcast_attn:
+            return "reorder_and_upcast_attn"
+        return None
+
+    def prepare(self, num_positions: int) -> None:
+        """Positions are learned: nothing to prepare."""
+
+    def hidden(self, tokens: Tensor, positions: Tensor, attend: Attend) -> Tensor:
+        """See `Family`."""
+        hidden = self._trunk.wte(tokens) + self._trunk.wpe(positions)
+        for index, block in enumerate(self._trunk.h):
+            attention = block.attn
+            projected = attention.c_attn(block.ln_1(hidden)).chunk(3, dim=-1)
+            queries, keys, values = (
+                part.unflatten(-1, (-1, self._head_width)) for part in projected
+            )
+            call = AttentionCall(index, queries, keys, values, attention.scaling)
+            hidden = hidden + attention.c_proj(attend(call))
+            hidden = hidden + block.mlp(block.ln_2(hidden))
+        return hidden
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """See `Family`."""
+        return self._head(self._trunk.ln_f(hidden))
+
+
+FAMILIES: Final[Mapping[str, type[RotaryFamily] | type[Gpt2Family]]] = {
+    "LlamaForCausalLM": RotaryFamily,
+    "Qwen2ForCausalLM": RotaryFamily,
+    "Qwen3ForCausalLM": RotaryFamily,
+    "GPT2LMHeadModel": Gpt2Family,
+}
+"""Model class to family. Other classes may differ in any detail and are not guessed at."""
+
+
+def unsupported_reason(model: nn.Module) -> str | None:
+    """Returns why no family decodes `model`, or None."""
+    class_name = type(model).__name__
+    if class_name not in FAMILIES:
+        return f"{class_name} is none of {', '.join(FAMILIES)}"
+    feature = FAMILIES[class_name].unsupported(model.config)
+    return f"this {class_name} uses {feature}" if feature else None
+
+
+def _rotate(heads: Tensor, cosines: Tensor, sines: Tensor) -> Tensor:
+    """Turns the pairs (i, i + K/2) of each head by the position's angles."""
+    first, second = heads.chunk(2, dim=-1)
+    return heads * cosines + torch.cat((-second, first), dim=-1) * sines

@@ -1,0 +1,142 @@
+"""What every rollout engine can be asked for, and the values that go in and come out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from torch import Tensor
+
+from flexrlhf.core.errors import ConfigError
+from flexrlhf.core.names import EngineName
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """How tokens are drawn from the model's distribution.
+
+    Raises:
+        ConfigError: a value is out of range.
+    """
+
+    max_new_tokens: int
+    temperature: float = 1.0
+    """Divides the logits; above 0."""
+    top_k: int = 0
+    """Keep the k most likely tokens; 0 keeps all."""
+    top_p: float = 1.0
+    """Keep the smallest set of most likely tokens that holds this probability, after `top_k`."""
+    min_new_tokens: int = 0
+    """End tokens are not drawn before so many tokens."""
+    greedy: bool = False
+    """Take the most likely token; `temperature` then only scales `logprobs`."""
+    seed: int = 0
+    end_tokens: tuple[int, ...] = ()
+    """A drawn token of these ends its sequence and belongs to it."""
+
+    def __post_init__(self) -> None:
+        _check("max_new_tokens", self.max_new_tokens, "at least 1", self.max_new_tokens >= 1)
+        _check("temperature", self.temperature, "above 0", self.temperature > 0)
+        _check("top_k", self.top_k, "0 (off) or above", self.top_k >= 0)
+        _check("top_p", self.top_p, "above 0 and at most 1 (off)", 0 < self.top_p <= 1)
+        is_minimum_in_range = 0 <= self.min_new_tokens <= self.max_new_tokens
+        _check("min_new_tokens", self.min_new_tokens, "0 to max_new_tokens", is_minimum_in_range)
+
+
+def _check(name: str, value: float, allowed: str, is_allowed: bool) -> None:  # noqa: FBT001
+    if not is_allowed:
+        hint = " For the most likely token, set greedy." if name == "temperature" else ""
+        raise ConfigError(
+            f"rollout.{name} = {value} is out of range.",
+            f"It must be {allowed}.",
+            f"Change rollout.{name}.{hint}",
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One prompt and the answers wanted for it; the group shares the prompt."""
+
+    prompt_tokens: tuple[int, ...]
+    sample_ids: tuple[int, ...]
+    """One per answer, unique in the run; with the seed it decides the answer's random numbers."""
+
+
+@dataclass(frozen=True, slots=True)
+class Generation:
+    """One answer; the sequences are aligned with each other and exclude the prompt."""
+
+    sample_id: int
+    tokens: tuple[int, ...]
+    """The response, its end token included when it finished."""
+    logprobs: tuple[float, ...]
+    """Of the full softmax of logits / temperature, nats: what losses use."""
+    sampling_logprobs: tuple[float, ...]
+    """Of the distribution drawn from, after top-k and top-p: the behaviour policy; 0 if greedy."""
+    finished: bool
+    """Ended with an end token; False when cut at `max_new_tokens`."""
+    weight_version: int
+
+
+@dataclass(frozen=True, slots=True)
+class EngineCapabilities:
+    """What an engine offers, for those who choose or drive one."""
+
+    name: EngineName
+    families: tuple[str, ...]
+    """Model classes it runs; empty: any causal language model."""
+    shares_weights: bool
+    """Reads the trainer's own tensors, so that an optimiser step is visible at once."""
+    supports_release: bool
+    """`release_memory` gives memory back to other work on the device."""
+
+
+class RolloutEngine(Protocol):
+    """Generates answers with one version of the weights."""
+
+    @property
+    def capabilities(self) -> EngineCapabilities:
+        """What this engine offers."""
+        ...
+
+    @property
+    def weight_version(self) -> int:
+        """The version of the weights it generates with."""
+        ...
+
+    def generate(self, requests: Sequence[Request], sampling: Sampling) -> list[Generation]:
+        """Answers every request.
+
+        A sample's tokens depend on the weights, its prompt, `sampling` and its id, not on the
+        batch it is in (up to the rounding of matrix products).
+
+        Returns:
+            One generation per sample id, in the order requested.
+
+        Raises:
+            DataError: a prompt is empty, too long or outside the vocabulary, or an id repeats.
+            StaleWeights: the last `load_weights` failed half-way.
+            FlexError: memory was released and not regained.
+        """
+        ...
+
+    def load_weights(self, weights: Iterable[tuple[str, Tensor]], version: int) -> None:
+        """Installs weights in place under their state-dict names; old caches are dropped.
+
+        An engine that shares the trainer's weights takes an empty iterable as "the same tensors,
+        now of this version".
+
+        Raises:
+            StaleWeights: a name is unknown or missing.
+            ShapeError: a tensor has another shape than the model's.
+        """
+        ...
+
+    def release_memory(self) -> None:
+        """Gives caches, and weights that nobody shares, back to the device."""
+        ...
+
+    def regain_memory(self) -> None:
+        """Makes the engine ready to generate again."""
+        ...

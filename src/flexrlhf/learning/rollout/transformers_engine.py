@@ -1,0 +1,80 @@
+"""The reference engine: a plain batched loop over the model's own forward pass and cache."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from flexrlhf.learning.rollout.decoding import Decoder
+from flexrlhf.learning.rollout.module_engine import ModuleEngine
+from flexrlhf.learning.rollout.waves import Wave
+
+
+class TransformersEngine(ModuleEngine):
+    """Any Hugging Face causal language model; every answer reads its prompt by itself."""
+
+    name = "transformers"
+    families = ()
+
+    @classmethod
+    def unsupported_reason(cls, model: nn.Module) -> str | None:
+        """Returns why the engine cannot run `model`, or None."""
+        if "past_key_values" not in inspect.signature(model.forward).parameters:
+            return f"{type(model).__name__} keeps no past keys and values"
+        return None
+
+    def _decoder(self, wave: Wave, max_new_tokens: int) -> Decoder:
+        del max_new_tokens  # the cache grows by itself
+        return TransformersDecoder(self._model, wave, self._device)
+
+
+class TransformersDecoder:
+    """A wave as a batch padded on the left, with a `DynamicCache`."""
+
+    def __init__(self, model: nn.Module, wave: Wave, device: torch.device) -> None:
+        from transformers import DynamicCache
+
+        self._model: Any = model
+        self._accepts = inspect.signature(model.forward).parameters
+        self._cache = DynamicCache(config=self._model.config)
+        longest = max(wave.prompt_lengths)
+        shape = (len(wave.sample_ids), longest)
+        self._prompt_BT = torch.zeros(shape, dtype=torch.int64, device=device)
+        self._mask_BT = torch.zeros(shape, dtype=torch.int64, device=device)
+        for row, index in enumerate(wave.prompt_of_answer):
+            tokens = torch.tensor(wave.prompts[index], device=device)
+            self._prompt_BT[row, longest - len(tokens) :] = tokens
+            self._mask_BT[row, longest - len(tokens) :] = 1
+
+    def start(self) -> Tensor:
+        """See `Decoder`."""
+        return self._forward(self._prompt_BT)
+
+    def keep(self, rows: Tensor) -> None:
+        """See `Decoder`."""
+        rows = rows.to(self._mask_BT.device)
+        self._mask_BT = self._mask_BT[rows]
+        self._cache.batch_select_indices(rows)
+
+    def step(self, tokens_B: Tensor) -> Tensor:
+        """See `Decoder`."""
+        self._mask_BT = torch.cat([self._mask_BT, torch.ones_like(self._mask_BT[:, :1])], dim=1)
+        return self._forward(tokens_B[:, None])
+
+    def _forward(self, tokens_BT: Tensor) -> Tensor:
+        """Reads the tokens behind those in the cache; returns the logits [B, V] of the last."""
+        num_tokens = tokens_BT.shape[1]
+        # Positions count real tokens only; those of padding are hidden by the mask.
+        positions_BT = (self._mask_BT.cumsum(dim=1) - 1).clamp(min=0)[:, -num_tokens:]
+        optional = {"position_ids": positions_BT, "logits_to_keep": 1}
+        output = self._model(
+            input_ids=tokens_BT,
+            attention_mask=self._mask_BT,
+            past_key_values=self._cache,
+            use_cache=True,
+            **{name: value for name, value in optional.items() if name in self._accepts},
+        )
+        return output.logits[:, -1]

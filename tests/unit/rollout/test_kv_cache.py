@@ -1,0 +1,67 @@
+"""Slots keep their tokens while the cache grows and its rows move."""
+
+from __future__ import annotations
+
+import torch
+
+from flexrlhf.learning.rollout.kv_cache import CacheShape, KVCache
+
+SHAPE = CacheShape(num_layers=2, num_kv_heads=3, head_width=4)
+
+
+def filled(lengths: list[int], growth: int) -> tuple[KVCache, list[list[torch.Tensor]]]:
+    """A cache of prompts, and per layer the keys [KV heads, T, K] that each slot must hold."""
+    generator = torch.Generator().manual_seed(1)
+    cache = KVCache(SHAPE, lengths, growth=growth, dtype=torch.float32, device=torch.device("cpu"))
+    held: list[list[torch.Tensor]] = []
+    for layer in range(2):
+        keys = torch.randn(len(lengths), 3, max(lengths), 4, generator=generator)
+        cache.write_prompts(layer, torch.arange(len(lengths)), keys, -keys)
+        held.append([keys[row, :, :length] for row, length in enumerate(lengths)])
+    return cache, held
+
+
+def extend(cache: KVCache, held: list[list[torch.Tensor]], seed: int) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    positions = cache.extend()
+    for layer, slots in enumerate(held):
+        keys = torch.randn(len(slots), 3, 4, generator=generator)
+        cache.write(layer, positions, keys, -keys)
+        held[layer] = [torch.cat([old, keys[row][:, None]], dim=1) for row, old in enumerate(slots)]
+
+
+def check(cache: KVCache, held: list[list[torch.Tensor]]) -> None:
+    for layer, slots in enumerate(held):
+        keys, values = cache.read(layer)
+        assert keys.shape == (len(slots), 3, max(slot.shape[1] for slot in slots), 4)
+        for row, expected in enumerate(slots):
+            assert torch.equal(keys[row, :, : expected.shape[1]], expected)
+            assert torch.equal(values[row, :, : expected.shape[1]], -expected)
+        assert torch.isfinite(keys).all()
+
+
+def test_tokens_follow_each_slots_own_prompt() -> None:
+    cache, held = filled([2, 5, 1], growth=8)
+    for seed in range(4):
+        extend(cache, held, seed)
+    assert cache.lengths.tolist() == [6, 9, 5]
+    check(cache, held)
+
+
+def test_growing_keeps_what_the_slots_hold() -> None:
+    cache, held = filled([1, 4], growth=2)
+    for seed in range(7):
+        extend(cache, held, seed)
+    check(cache, held)
+
+
+def test_rows_move_and_go_on_growing() -> None:
+    cache, held = filled([3, 1, 2, 6, 4], growth=3)
+    extend(cache, held, 0)
+    for rows in ([0, 4, 2], [2, 1]):
+        cache.keep(torch.tensor(rows))
+        held = [[slots[row] for row in rows] for slots in held]
+        check(cache, held)
+        for seed in range(4):
+            extend(cache, held, seed)
+        check(cache, held)
