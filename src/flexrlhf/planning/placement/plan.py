@@ -1,0 +1,148 @@
+"""The plan: which role sits on which devices, how it is split there, and why.
+
+Everything else reads this value; nothing changes it. Its JSON form is what `plan --json` prints and
+what the run folder keeps as `plan.json`. A key that does not apply is absent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, Final, Literal, TypedDict
+
+from flexrlhf.core.errors import PlanError
+from flexrlhf.core.names import ROLES, STRATEGIES, Role, StrategyName
+from flexrlhf.planning.placement.json_form import check_keys, check_names
+from flexrlhf.planning.placement.prediction import Prediction
+
+ChosenBy = Literal["auto", "guideline", "user"]
+Bound = Literal["compute", "memory", "communication", "scheduling"]
+
+_ZERO_STAGES: Final = range(4)
+
+
+@dataclass(frozen=True, slots=True)
+class RolePlacement:
+    """The devices of one role and how its model is split over them."""
+
+    devices: tuple[int, ...]
+    tensor_parallel: int = 1
+    pipeline_parallel: int = 1
+    data_parallel: int = 1
+    """Replicas; the three degrees multiply to the number of devices."""
+    zero_stage: int = 0
+    """0 replicates everything; 1, 2, 3 shard optimiser state, gradients, weights as well."""
+    offload: bool = False
+    """Optimiser state rests in host memory."""
+    micro_batch_samples: int | None = None
+    """Samples per device and micro-batch; None where a token budget cuts micro-batches."""
+
+    def __post_init__(self) -> None:
+        degrees = (self.tensor_parallel, self.pipeline_parallel, self.data_parallel)
+        width = self.tensor_parallel * self.pipeline_parallel * self.data_parallel
+        if len(set(self.devices)) != len(self.devices):
+            raise PlanError(
+                f"A role is placed on devices {list(self.devices)}.",
+                "Each device stands there once.",
+                "Remove the repetition.",
+            )
+        if min(degrees) < 1 or width != len(self.devices):
+            raise PlanError(
+                f"tensor_parallel {degrees[0]} x pipeline_parallel {degrees[1]} x data_parallel "
+                f"{degrees[2]} does not make {len(self.devices)} devices.",
+                "The degrees, each at least 1, multiply to the number of the role's devices.",
+                "Change a degree, or the list of devices.",
+            )
+        if self.zero_stage not in _ZERO_STAGES:
+            raise PlanError(f"zero_stage = {self.zero_stage}.", "It is 0, 1, 2 or 3.")
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns the object that stands under the role's name."""
+        document = asdict(self) | {"devices": list(self.devices)}
+        return {key: value for key, value in document.items() if value is not None}
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> RolePlacement:
+        """Returns the placement that `to_json` wrote.
+
+        Raises:
+            PlanError: a key is unknown or missing, or a value is out of range.
+        """
+        check_keys(cls, document, "placement of a role")
+        values: dict[str, Any] = dict(document)
+        values["devices"] = tuple(document["devices"])
+        return cls(**values)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """One way to place an algorithm's roles, chosen or not."""
+
+    rank: int | None
+    """1 is the best; None where the plan cannot be run."""
+    strategy: StrategyName
+    feasible: bool
+    why: str
+    """One or two sentences: why it was chosen, or why it lost."""
+    placement: Mapping[Role, RolePlacement] = field(default_factory=dict[Role, RolePlacement])
+    chosen_by: ChosenBy | None = None
+    export_only: bool = False
+    """It can be simulated and exported, but not run here."""
+    predicted: Prediction | None = None
+    bound_by: Bound | None = None
+
+    @property
+    def devices(self) -> tuple[int, ...]:
+        """Every device that a role uses, ascending."""
+        return tuple(sorted({device for p in self.placement.values() for device in p.devices}))
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns one entry of `plans` in `plan --json`."""
+        document: dict[str, Any] = {
+            "rank": self.rank,
+            "strategy": self.strategy,
+            "chosen_by": self.chosen_by,
+            "feasible": self.feasible,
+            "export_only": self.export_only if self.feasible or self.export_only else None,
+            "placement": {role: p.to_json() for role, p in self.placement.items()} or None,
+            "predicted": self.predicted.to_json() if self.predicted else None,
+            "bound_by": self.bound_by,
+            "why": self.why,
+        }
+        return {k: value for k, value in document.items() if value is not None or k == "rank"}
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> Plan:
+        """Returns the plan that `to_json` wrote.
+
+        Raises:
+            PlanError: a key is unknown or missing, or a name is in no list.
+        """
+        check_keys(cls, document, "plan")
+        check_names([document["strategy"]], STRATEGIES, "strategy")
+        placement: Mapping[Role, Any] = document.get("placement", {})
+        check_names(placement, ROLES, "role")
+        predicted = document.get("predicted")
+        values: dict[str, Any] = dict(document)
+        values["placement"] = {r: RolePlacement.from_json(p) for r, p in placement.items()}
+        values["predicted"] = Prediction.from_json(predicted) if predicted else None
+        return cls(**values)
+
+
+class SearchSummary(TypedDict):
+    """How the plans were found."""
+
+    candidates: int
+    simulated: int
+    seconds: float
+
+
+def plans_document(
+    request: Mapping[str, Any], plans: Sequence[Plan], search: SearchSummary | None = None
+) -> dict[str, Any]:
+    """Returns the whole document of `plan --json`; `search` is absent where none took place."""
+    document: dict[str, Any] = {
+        "request": dict(request),
+        "plans": [plan.to_json() for plan in plans],
+    }
+    return document if search is None else document | {"search": dict(search)}

@@ -1,0 +1,58 @@
+"""How far the graph of one iteration has come."""
+
+from __future__ import annotations
+
+from flexrlhf.planning.workflow.graph import Graph, Task, Transfer
+
+
+class Flight:
+    """One iteration in flight: what is done and what waits for how much."""
+
+    def __init__(self, graph: Graph) -> None:
+        items = (*graph.tasks, *graph.transfers)
+        self._items: dict[str, Task | Transfer] = {item.name: item for item in items}
+        self._positions = {name: position for position, name in enumerate(self._items)}
+        self._waits_for = graph.waits_for()
+        self._num_awaited = {name: len(awaited) for name, awaited in self._waits_for.items()}
+        self._followers: dict[str, list[str]] = {name: [] for name in self._items}
+        for name, awaited in self._waits_for.items():
+            for earlier in awaited:
+                self._followers[earlier].append(name)
+        self._done: set[str] = set()
+
+    @property
+    def is_done(self) -> bool:
+        """Whether every task and transfer is done."""
+        return len(self._done) == len(self._items)
+
+    def position(self, name: str) -> int:
+        """Returns the place of a task in its graph."""
+        return self._positions[name]
+
+    def unblocked(self) -> list[Task | Transfer]:
+        """Returns what waits for nothing from the beginning."""
+        return [item for name, item in self._items.items() if self._num_awaited[name] == 0]
+
+    def finish(self, name: str) -> list[Task | Transfer]:
+        """Marks `name` as done and returns what thereby waits for nothing any more."""
+        self._done.add(name)
+        freed: list[Task | Transfer] = []
+        for follower in self._followers[name]:
+            self._num_awaited[follower] -= 1
+            if self._num_awaited[follower] == 0:
+                freed.append(self._items[follower])
+        return freed
+
+    def validate(self, running: set[str], queued: set[str]) -> None:
+        """Checks that every item is in exactly one state, and none is ahead of what it waits for.
+
+        Raises:
+            AssertionError: the scheduler is wrong.
+        """
+        assert not running & queued
+        assert not (running | queued) & self._done
+        for name, awaited in self._waits_for.items():
+            num_open = sum(earlier not in self._done for earlier in awaited)
+            assert self._num_awaited[name] == num_open
+            is_free = name in running or name in queued or name in self._done
+            assert is_free == (num_open == 0), f"{name} waits for {num_open} more"

@@ -1,0 +1,220 @@
+"""Turns events into actions: what starts when everything it waits for is there.
+
+The scheduler has no clock, thread, socket or device. The simulator and the executor drive the same
+one: they tell it what ended, and carry out what it answers.
+
+A task starts when its tasks and transfers are done, its weights are there and no group that shares
+a device with its own is at work. Where several could, the first in this order does: the earlier
+iteration; in it the later stage, so that samples leave a group as soon as they can; in it the order
+of the graph. A transfer starts as soon as its sources are done.
+"""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import MutableSequence
+from typing import Final, NamedTuple
+
+from flexrlhf.core.names import STAGES
+from flexrlhf.planning.workflow.events import (
+    Action,
+    Event,
+    FinishIteration,
+    GraphSubmitted,
+    StartTask,
+    StartTransfer,
+    StopRun,
+    TaskFailed,
+    TaskFinished,
+    TransferFailed,
+    TransferFinished,
+)
+from flexrlhf.planning.workflow.flight import Flight
+from flexrlhf.planning.workflow.graph import Graph, Task, Transfer
+from flexrlhf.planning.workflow.groups import DeviceGroup
+from flexrlhf.planning.workflow.weight_versions import WeightVersions
+
+_LATEST_FIRST: Final = {stage: -place for place, stage in enumerate(STAGES)}
+
+
+class _Ready(NamedTuple):
+    """A task that waits only for its weights and its group; sorts by the stated order."""
+
+    iteration: int
+    stage: int
+    position: int
+    task: Task
+
+
+class Scheduler:
+    """The state of the iterations in flight.
+
+    Args:
+        start_iteration: the first iteration to come; all weights then have that version.
+        log: where every event is noted before it is handled; a new scheduler that handles them
+            again gives the same actions.
+    """
+
+    def __init__(
+        self, start_iteration: int = 0, *, log: MutableSequence[Event] | None = None
+    ) -> None:
+        self.versions = WeightVersions(start_iteration)
+        self._log = log
+        self._next_iteration = start_iteration
+        self._groups: tuple[DeviceGroup, ...] = ()
+        self._rivals: dict[str, frozenset[str]] = {}
+        self._flights: dict[int, Flight] = {}
+        self._ready: list[_Ready] = []
+        self._due: list[Transfer] = []
+        self._running: dict[tuple[int, str], Task | Transfer] = {}
+        self._busy: set[str] = set()
+        self._stop: StopRun | None = None
+
+    @property
+    def in_flight(self) -> tuple[int, ...]:
+        """Iterations that were submitted and are not finished."""
+        return tuple(self._flights)
+
+    @property
+    def running(self) -> tuple[Task | Transfer, ...]:
+        """What was started and has not ended, in the order of starting."""
+        return tuple(self._running.values())
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether something failed; nothing starts any more."""
+        return self._stop is not None
+
+    def handle(self, event: Event) -> list[Action]:
+        """Takes in one event and returns what is to be done now, in this order.
+
+        Raises:
+            ValueError: the event does not fit the state: a task that does not run has ended, or a
+                graph is not that of the next iteration.
+        """
+        if self._log is not None:
+            self._log.append(event)
+        match event:
+            case GraphSubmitted(graph):
+                self._submit(graph)
+            case TaskFinished(name, iteration) | TransferFinished(name, iteration):
+                self._finish(name, iteration)
+            case TaskFailed(name, iteration, reason) | TransferFailed(name, iteration, reason):
+                return self._fail(name, iteration, reason)
+        actions: list[Action] = [*self._finished_iterations()]
+        if not self.is_stopped:
+            actions += [*self._started_transfers(), *self._started_tasks()]
+            self._check_progress()
+        return actions
+
+    def validate(self) -> None:
+        """Checks the whole state, at a cost that only tests should pay.
+
+        Raises:
+            AssertionError: the scheduler itself is wrong.
+        """
+        for group in self._busy:
+            assert not self._rivals[group] & self._busy, f"{group} shares a device at work"
+        tasks = [item for item in self._running.values() if isinstance(item, Task)]
+        assert sorted(task.group for task in tasks) == sorted(self._busy)
+        for task in tasks:
+            if task.weights == "installed":
+                assert task.weight_version is not None
+                assert self.versions.installed(task.group) >= task.weight_version
+        ready = {(entry.iteration, entry.task.name) for entry in self._ready}
+        due = {(transfer.iteration, transfer.name) for transfer in self._due}
+        for iteration, flight in self._flights.items():
+            flight.validate(
+                {name for number, name in self._running if number == iteration},
+                {name for number, name in ready | due if number == iteration},
+            )
+
+    def _submit(self, graph: Graph) -> None:
+        if graph.iteration != self._next_iteration:
+            raise ValueError(f"Iteration {self._next_iteration} is next, not {graph.iteration}.")
+        if self._groups and graph.groups != self._groups:
+            raise ValueError(f"Iteration {graph.iteration} has other groups than the run.")
+        if not self._groups:
+            self._groups = graph.groups
+            self._rivals = _rivals(graph.groups)
+        self._next_iteration += 1
+        self._flights[graph.iteration] = flight = Flight(graph)
+        self.versions.submit(graph)
+        for item in flight.unblocked():
+            self._enqueue(item)
+
+    def _finish(self, name: str, iteration: int) -> None:
+        item = self._end(name, iteration)
+        if isinstance(item, Task):
+            self.versions.finish(item)
+        for follower in self._flights[iteration].finish(name):
+            self._enqueue(follower)
+
+    def _fail(self, name: str, iteration: int, reason: str) -> list[Action]:
+        self._end(name, iteration)
+        if self._stop is not None:
+            return []
+        self._stop = StopRun(f"{name} of iteration {iteration} failed: {reason}")
+        return [self._stop]
+
+    def _end(self, name: str, iteration: int) -> Task | Transfer:
+        item = self._running.pop((iteration, name), None)
+        if item is None:
+            raise ValueError(f"{name!r} of iteration {iteration} is not running.")
+        if isinstance(item, Task):
+            self._busy.discard(item.group)
+        return item
+
+    def _enqueue(self, item: Task | Transfer) -> None:
+        if isinstance(item, Transfer):
+            self._due.append(item)
+        else:
+            position = self._flights[item.iteration].position(item.name)
+            entry = _Ready(item.iteration, _LATEST_FIRST[item.stage], position, item)
+            bisect.insort(self._ready, entry)
+
+    def _finished_iterations(self) -> list[FinishIteration]:
+        finished: list[FinishIteration] = []
+        for iteration, flight in list(self._flights.items()):
+            if not flight.is_done:
+                break
+            del self._flights[iteration]
+            finished.append(FinishIteration(iteration))
+        return finished
+
+    def _started_transfers(self) -> list[StartTransfer]:
+        due, self._due = self._due, []
+        for transfer in due:
+            self._running[transfer.iteration, transfer.name] = transfer
+        return [StartTransfer(transfer) for transfer in due]
+
+    def _started_tasks(self) -> list[StartTask]:
+        started: list[StartTask] = []
+        waiting: list[_Ready] = []
+        for entry in self._ready:
+            task = entry.task
+            if self._rivals[task.group] & self._busy or not self.versions.admits(task):
+                waiting.append(entry)
+                continue
+            self._busy.add(task.group)
+            self._running[task.iteration, task.name] = task
+            started.append(StartTask(task))
+        self._ready = waiting
+        return started
+
+    def _check_progress(self) -> None:
+        """A run that can never end is our mistake, and better said than waited for."""
+        if self._flights and not self._running:
+            raise RuntimeError(
+                f"Nothing runs, though iterations {list(self._flights)} are not finished; "
+                f"ready: {[entry.task.name for entry in self._ready]}."
+            )
+
+
+def _rivals(groups: tuple[DeviceGroup, ...]) -> dict[str, frozenset[str]]:
+    """Per group the groups that share a device with it, itself among them."""
+    devices = {group.name: frozenset(group.devices) for group in groups}
+    return {
+        name: frozenset(other for other, held in devices.items() if held & own)
+        for name, own in devices.items()
+    }
