@@ -1,0 +1,177 @@
+"""Checks of values that must agree with each other, whatever the algorithm."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from flexrlhf.config.data import REASONING_GYM, DataSource, EvaluationSource
+from flexrlhf.config.problems import Problem, mistake
+from flexrlhf.config.resolution import (
+    batch_sizes,
+    resolved_algorithm,
+    samples_per_iteration,
+    spec_of,
+)
+from flexrlhf.config.schema import RunConfig
+
+_NAME = "algorithm.name"
+
+
+def check_agreement(config: RunConfig) -> Iterator[Problem]:
+    """Yields values that contradict each other in one stage whose algorithm is built."""
+    yield from _check_kl(config)
+    yield from _check_answer_lengths(config)
+    yield from _check_mini_batch(config)
+    yield from _check_micro_batch(config)
+    yield from _check_generation_parts(config)
+    yield from _check_evaluation(config)
+
+
+def _check_kl(config: RunConfig) -> Iterator[Problem]:
+    algorithm = resolved_algorithm(config.algorithm)
+    if not spec_of(config).generates:
+        return
+    if algorithm.kl_placement == "loss" and algorithm.kl_estimator == "k1":
+        yield mistake(
+            "algorithm.kl_estimator",
+            "k1",
+            "as a loss, k1 has an expected gradient of zero and would not hold the policy.",
+            "Right: k2 or k3, or algorithm.kl_placement: reward.",
+            _NAME,
+            "algorithm.kl_placement",
+        )
+    if algorithm.kl_coef == 0 and algorithm.kl_target is not None:
+        yield mistake(
+            "algorithm.kl_target",
+            algorithm.kl_target,
+            "an adaptive coefficient that starts at kl_coef = 0 stays there.",
+            "Right: kl_coef above 0, or no kl_target.",
+            "algorithm.kl_coef",
+        )
+
+
+def _check_answer_lengths(config: RunConfig) -> Iterator[Problem]:
+    rollout = config.rollout
+    if rollout.min_new_tokens > rollout.max_new_tokens:
+        yield mistake(
+            "rollout.min_new_tokens",
+            rollout.min_new_tokens,
+            f"more than rollout.max_new_tokens = {rollout.max_new_tokens}.",
+            "Right: at most that.",
+            "rollout.max_new_tokens",
+        )
+
+
+def _check_mini_batch(config: RunConfig) -> Iterator[Problem]:
+    given, samples = config.training.mini_batch_samples, samples_per_iteration(config)
+    if given == "auto" or samples % given == 0:
+        return
+    divisors = [size for size in range(1, samples + 1) if samples % size == 0]
+    near = sorted(sorted(divisors, key=lambda size: abs(size - given))[:3])
+    yield mistake(
+        "training.mini_batch_samples",
+        given,
+        f"does not divide the {samples} samples of an iteration ({_origin(config)}).",
+        f"Right: for example {', '.join(str(size) for size in near)}.",
+        *_SAMPLE_KEYS,
+    )
+
+
+_SAMPLE_KEYS = (_NAME, "training.prompts_per_iteration", "rollout.samples_per_prompt")
+
+
+def _origin(config: RunConfig) -> str:
+    text = f"prompts_per_iteration = {config.training.prompts_per_iteration}"
+    if spec_of(config).generates:
+        text += f", times samples_per_prompt = {config.rollout.samples_per_prompt}"
+    return text
+
+
+def _check_micro_batch(config: RunConfig) -> Iterator[Problem]:
+    training = config.training
+    tokens, samples = training.micro_batch_tokens, training.micro_batch_samples
+    if samples is not None and tokens != "auto":
+        yield mistake(
+            "training.micro_batch_samples",
+            samples,
+            f"given beside training.micro_batch_tokens = {tokens}.",
+            "Right: one of the two.",
+            "training.micro_batch_tokens",
+        )
+        return
+    mini_batch = batch_sizes(config).mini_batch_samples
+    if samples is not None and samples > mini_batch:
+        yield mistake(
+            "training.micro_batch_samples",
+            samples,
+            f"more than the mini-batch of {mini_batch} samples that it is a part of.",
+            "Right: at most that.",
+            "training.mini_batch_samples",
+            *_SAMPLE_KEYS,
+        )
+    longest, keys = _longest_sequence(config)
+    if tokens != "auto" and tokens < longest:
+        yield mistake(
+            "training.micro_batch_tokens",
+            tokens,
+            f"one sequence may have {longest} tokens ({' + '.join(keys)}).",
+            "Right: at least that, or auto.",
+            _NAME,
+            *keys,
+        )
+
+
+def _longest_sequence(config: RunConfig) -> tuple[int, tuple[str, ...]]:
+    if spec_of(config).generates:
+        longest = config.data.max_prompt_tokens + config.rollout.max_new_tokens
+        return longest, ("data.max_prompt_tokens", "rollout.max_new_tokens")
+    return config.data.max_tokens, ("data.max_tokens",)
+
+
+def _check_generation_parts(config: RunConfig) -> Iterator[Problem]:
+    parts, prompts = config.rollout.micro_batches, config.training.prompts_per_iteration
+    if parts > prompts and spec_of(config).generates:
+        yield mistake(
+            "rollout.micro_batches",
+            parts,
+            f"more parts than the {prompts} prompts of an iteration.",
+            "Right: at most training.prompts_per_iteration.",
+            _NAME,
+            "training.prompts_per_iteration",
+        )
+
+
+def _check_evaluation(config: RunConfig) -> Iterator[Problem]:
+    evaluation = config.data.evaluation
+    if evaluation is None:
+        return
+    if evaluation.greedy and evaluation.samples_per_prompt > 1:
+        yield mistake(
+            "data.evaluation.samples_per_prompt",
+            evaluation.samples_per_prompt,
+            "greedy answers to one prompt are all the same.",
+            "Right: 1, or greedy: false.",
+            "data.evaluation.greedy",
+        )
+    source = getattr(config.data, spec_of(config).data)
+    if source is not None and _same_rows(source, evaluation):
+        yield mistake(
+            "data.evaluation.seed",
+            evaluation.seed,
+            f"some held-out rows would be training rows: row i of {source.path} is made from"
+            f" seed + i, and the training rows have seed {source.seed}, size {source.size}.",
+            "Right: seeds that differ by at least the size.",
+            _NAME,
+            f"data.{spec_of(config).data}",
+            "data.evaluation",
+        )
+
+
+def _same_rows(training: DataSource, evaluation: EvaluationSource) -> bool:
+    if not training.path.startswith(REASONING_GYM) or training.path != evaluation.path:
+        return False
+    overlaps = (
+        training.seed < evaluation.seed + evaluation.size
+        and evaluation.seed < training.seed + training.size
+    )
+    return overlaps and training.options == evaluation.options

@@ -1,0 +1,59 @@
+"""Checks that what a training run reads is there, before anything starts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from flexrlhf.config.data import REASONING_GYM, DataSource
+from flexrlhf.config.model import RoleModel
+from flexrlhf.config.paths import STAGE
+from flexrlhf.config.problems import Problem, absence, config_error, mistake
+from flexrlhf.config.schema import RunConfig
+
+_LOOKED_IN = "Paths are looked for in the config's folder, then in the current one."
+_DOWNLOAD = "Nothing is downloaded: `hf download NAME --local-dir FOLDER` fetches a hub model."
+
+
+def require_files(config: RunConfig, source: str = "config") -> None:
+    """Checks that every model, data and reward file exists and can be trained from.
+
+    Raises:
+        ConfigError: lists all that are missing, and roles that have only a shape.
+    """
+    problems: list[Problem] = []
+    for name, stage in config.stage_configs():
+        prefix = f"stages.{name}." if config.stages else ""
+        problems.extend(_missing(stage, prefix))
+    if problems:
+        raise config_error(source, problems)
+
+
+def _missing(config: RunConfig, prefix: str) -> Iterator[Problem]:
+    models = config.model
+    for role in ("actor", "critic", "reference", "reward"):
+        model: RoleModel | None = getattr(models, role)
+        if model is not None:
+            yield from _missing_model(f"{prefix}model.{role}", model)
+    for kind in ("prompts", "preferences", "supervised", "evaluation"):
+        data: DataSource | None = getattr(config.data, kind)
+        if data is not None and not data.path.startswith(REASONING_GYM):
+            yield from _missing_path(f"{prefix}data.{kind}.path", data.path)
+    for position, function in enumerate(config.reward.functions):
+        if function.path is not None:
+            file = function.path.rpartition(":")[0]
+            yield from _missing_path(f"{prefix}reward.functions.{position}.path", file)
+
+
+def _missing_model(key: str, model: RoleModel) -> Iterator[Problem]:
+    if model.shape is not None:
+        yield absence(key, "only a shape, which is enough to plan.", "Training needs path or init.")
+    if model.path is not None and not model.path.startswith(STAGE):
+        yield from _missing_path(f"{key}.path", model.path, _DOWNLOAD)
+    if model.tokenizer is not None:
+        yield from _missing_path(f"{key}.tokenizer", model.tokenizer)
+
+
+def _missing_path(key: str, path: str, advice: str = "") -> Iterator[Problem]:
+    if not Path(path).expanduser().exists():
+        yield mistake(key, path, "does not exist.", f"{_LOOKED_IN} {advice}".rstrip())

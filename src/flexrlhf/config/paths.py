@@ -1,0 +1,60 @@
+"""Relative paths of a config: seen from the file's folder, else from the current folder."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from flexrlhf.config.data import REASONING_GYM
+
+STAGE = "stage:"
+"""Start of a model path that means what an earlier stage has trained."""
+
+
+def resolve_paths(document: dict[str, Any], folder: Path | None) -> dict[str, Any]:
+    """Returns a copy of a config document in which every path that exists is absolute.
+
+    Args:
+        document: sections as the YAML file gives them; what is malformed is left as it is.
+        folder: where the file lies. A path is looked for there, then in the current folder; one
+            that is in neither stays as it is written.
+    """
+    resolved = copy.deepcopy(document)
+    bases = [base for base in (folder, Path.cwd()) if base is not None]
+    for section, key in _places(resolved):
+        text = section[key]
+        is_name = key == "shape" and not text.endswith(".json")
+        if not is_name and not text.startswith((STAGE, REASONING_GYM)):
+            section[key] = _found(text, bases)
+    for function in _reward_functions(resolved):
+        file, colon, name = function["path"].rpartition(":")
+        if colon:
+            function["path"] = f"{_found(file, bases)}:{name}"
+    return resolved
+
+
+def _places(document: dict[str, Any]) -> Iterator[tuple[dict[str, Any], str]]:
+    for section_name, keys in (("model", ("path", "shape", "tokenizer")), ("data", ("path",))):
+        section = document.get(section_name)
+        for entry in section.values() if isinstance(section, dict) else ():
+            for key in keys:
+                if isinstance(entry, dict) and isinstance(entry.get(key), str):
+                    yield entry, key
+
+
+def _reward_functions(document: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    section = document.get("reward")
+    functions = section.get("functions") if isinstance(section, dict) else None
+    for function in functions if isinstance(functions, list) else ():
+        if isinstance(function, dict) and isinstance(function.get("path"), str):
+            yield function
+
+
+def _found(text: str, bases: list[Path]) -> str:
+    for base in bases:
+        path = base / Path(text).expanduser()
+        if text and path.exists():
+            return str(path.resolve())
+    return text

@@ -1,0 +1,171 @@
+"""What `auto` stands for where no measurement is needed, and what follows from the config.
+
+`training.micro_batch_tokens` and `training.threads` stay `auto`: a trial step and the machine
+decide them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, TypeVar
+
+from flexrlhf.config.algorithm import Algorithm
+from flexrlhf.config.model import RoleModel
+from flexrlhf.config.rollout import Rollout
+from flexrlhf.config.schema import RunConfig, Sections
+from flexrlhf.config.training import Training
+from flexrlhf.core.algorithm_specs import AlgorithmSpec, algorithm_spec
+from flexrlhf.core.names import Role
+
+T = TypeVar("T")
+C = TypeVar("C", bound=Sections)
+
+
+@dataclass(frozen=True, slots=True)
+class RoleOrigin:
+    """Where a role's first weights come from."""
+
+    role: Role
+    """The role under which the config gives the model, which also seeds fresh weights."""
+    model: RoleModel
+
+
+@dataclass(frozen=True, slots=True)
+class BatchSizes:
+    """How many samples an iteration and its parts have."""
+
+    samples_per_iteration: int
+    """Answers; rows for sft, pairs for reward_model."""
+    mini_batch_samples: int
+    """Samples per optimiser step."""
+    steps_per_iteration: int
+    """Optimiser steps, all epochs together."""
+    num_steps: int
+    """Optimiser steps of the whole run."""
+
+
+def settled(value: T | Literal["auto"]) -> T:
+    """Returns a value that is no longer `auto`; one that still is would be our mistake."""
+    assert value != "auto", "the config was not resolved"
+    return value  # pyright: ignore[reportReturnType]  # `auto` is ruled out above
+
+
+def spec_of(config: Sections) -> AlgorithmSpec:
+    """Returns the spec of a config's algorithm.
+
+    The reference takes part if KL costs something, and also if it is named: KL is then measured.
+
+    Raises:
+        ConfigError: the algorithm is not built, or has no critic to share a trunk with.
+    """
+    algorithm = config.algorithm
+    return algorithm_spec(
+        algorithm.name,
+        share_actor_critic=algorithm.share_actor_critic,
+        uses_reference=algorithm.kl_coef > 0 or config.model.reference is not None,
+    )
+
+
+def role_origin(config: Sections, role: Role) -> RoleOrigin | None:
+    """Returns where a role's first weights come from, None for a reward that functions give.
+
+    A reference that is not given is the initial actor; a critic starts from the reward model if
+    there is one, else from the actor.
+    """
+    models = config.model
+    substitutes: dict[Role, tuple[Role, ...]] = {
+        "actor": ("actor",),
+        "critic": ("critic", "reward", "actor"),
+        "reference": ("reference", "actor"),
+        "reward": ("reward",),
+    }
+    given: dict[Role, RoleModel | None] = {
+        "actor": models.actor,
+        "critic": models.critic,
+        "reference": models.reference,
+        "reward": models.reward,
+    }
+    for candidate in substitutes[role]:
+        model = given[candidate]
+        if model is not None:
+            return RoleOrigin(candidate, model)
+    return None
+
+
+def samples_per_iteration(config: Sections) -> int:
+    """Returns the samples of an iteration: answers, or rows where nothing is generated."""
+    answers = config.rollout.samples_per_prompt if spec_of(config).generates else 1
+    return config.training.prompts_per_iteration * answers
+
+
+def batch_sizes(config: Sections) -> BatchSizes:
+    """Returns the batch sizes that follow from a config."""
+    samples = samples_per_iteration(config)
+    given = config.training.mini_batch_samples
+    mini_batch = samples if given == "auto" else given
+    steps = config.algorithm.epochs * (samples // mini_batch)
+    return BatchSizes(samples, mini_batch, steps, steps * config.training.iterations)
+
+
+def resolve(config: RunConfig) -> RunConfig:
+    """Returns the config with every `auto` written out that needs no measurement."""
+    return _resolve_sections(config).model_copy(
+        update={"stages": tuple(_resolve_sections(stage) for stage in config.stages)}
+    )
+
+
+def _resolve_sections(config: C) -> C:
+    return config.model_copy(
+        update={
+            "algorithm": resolved_algorithm(config.algorithm),
+            "rollout": _resolved_rollout(config),
+            "training": _resolved_training(config),
+        }
+    )
+
+
+def resolved_algorithm(algorithm: Algorithm) -> Algorithm:
+    """Returns the section `algorithm` with every `auto` written out."""
+    is_grpo = algorithm.name == "grpo"
+    placement = algorithm.kl_placement
+    if placement == "auto":
+        placement = "loss" if is_grpo else "reward"
+    return algorithm.model_copy(
+        update={
+            "kl_placement": placement,
+            "kl_estimator": _or(algorithm.kl_estimator, "k3" if placement == "loss" else "k1"),
+            "advantage_epsilon": _or(algorithm.advantage_epsilon, 1e-4 if is_grpo else 1e-8),
+            "clip_high": _or(algorithm.clip_high, algorithm.clip),
+            "loss_aggregation": _or(algorithm.loss_aggregation, "token_mean"),
+        }
+    )
+
+
+def _resolved_rollout(config: Sections) -> Rollout:
+    rollout, prompts = config.rollout, config.training.prompts_per_iteration
+    largest_part = -(-prompts // rollout.micro_batches) * rollout.samples_per_prompt
+    origin = role_origin(config, "actor")
+    is_coarse = config.training.precision == "bfloat16" or (
+        origin is not None and origin.model.dtype == "bfloat16"
+    )
+    return rollout.model_copy(
+        update={
+            "max_sequences": _or(rollout.max_sequences, largest_part),
+            "gap_alarm": _or(rollout.gap_alarm, 2e-2 if is_coarse else 1e-4),
+        }
+    )
+
+
+def _resolved_training(config: Sections) -> Training:
+    training = config.training
+    generates = spec_of(config).generates
+    return training.model_copy(
+        update={
+            "mini_batch_samples": batch_sizes(config).mini_batch_samples,
+            "learning_rate": _or(training.learning_rate, 1e-6 if generates else 1e-5),
+        }
+    )
+
+
+def _or(value: T | Literal["auto"], default: T) -> T:
+    return default if value == "auto" else value  # pyright: ignore[reportReturnType]

@@ -1,0 +1,34 @@
+"""Section `rollout`: how answers are generated."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from flexrlhf.config.section import Auto, Count, Positive, PositiveFraction, Section, WholeNumber
+
+
+class Rollout(Section):
+    """The engine, the limits of an answer, and how its tokens are drawn."""
+
+    engine: Literal["native", "transformers"] = "native"
+    """Who generates; a model family that native lacks goes to transformers with a message."""
+    max_new_tokens: Count = 128
+    """Longest answer, in tokens, the end token included."""
+    min_new_tokens: WholeNumber = 0
+    """Tokens before the end token may come."""
+    temperature: Positive = 1.0
+    """Divides the logits before sampling."""
+    top_k: WholeNumber = 0
+    """Sample among this many most likely tokens; 0 is all of them."""
+    top_p: PositiveFraction = 1.0
+    """Sample among the most likely tokens that together have this probability; 1 is all."""
+    samples_per_prompt: Count = 4
+    """Answers per prompt: the group that grpo compares."""
+    max_sequences: Auto | Count = "auto"
+    """Answers decoded at the same time; auto: all of a generation micro-batch."""
+    micro_batches: Count = 1
+    """Parts in which the prompts of an iteration are generated and scored."""
+    check_every: Count = 10
+    """Iterations between comparisons of the engine's log-probs with the trainer's."""
+    gap_alarm: Auto | Positive = "auto"
+    """Largest accepted difference of these, in nats; auto: 1e-4 in float32, 2e-2 in bfloat16."""

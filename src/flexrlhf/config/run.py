@@ -1,0 +1,24 @@
+"""Section `run`: seed, checkpoints, and what is written while training."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from flexrlhf.config.section import Count, Positive, Section, WholeNumber
+
+
+class Run(Section):
+    """Book-keeping of a run."""
+
+    seed: WholeNumber = 0
+    """Every random choice comes from it; the same seed gives the same run."""
+    checkpoint_every: Count = 10
+    """Iterations between two checkpoints."""
+    keep_checkpoints: Count = 2
+    """Newest checkpoints that are kept."""
+    trackers: tuple[Literal["tensorboard"], ...] = ("tensorboard",)
+    """Where metrics go besides metrics.jsonl."""
+    samples_per_iteration: WholeNumber = 4
+    """Answers written to samples.jsonl in each iteration."""
+    task_deadline_s: Positive = 3600.0
+    """Seconds after which a task that has not ended stops the run, with the worker's stack."""

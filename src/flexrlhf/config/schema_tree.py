@@ -1,0 +1,135 @@
+"""The JSON schema of a run's configuration, walked by dotted key and put into words.
+
+Error messages, the reference page and editors all describe a field from this one schema.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from functools import cache
+from typing import Any
+
+from flexrlhf.config.schema import RunConfig
+
+Node = dict[str, Any]
+
+_KINDS = {
+    "boolean": "true or false",
+    "integer": "a whole number",
+    "number": "a number",
+    "string": "text",
+    "null": "null",
+    "object": "a section",
+    "array": "a list",
+}
+_BOUNDS = {
+    "minimum": "of at least",
+    "exclusiveMinimum": "above",
+    "maximum": "at most",
+    "exclusiveMaximum": "below",
+}
+
+
+@cache
+def json_schema() -> Node:
+    """Returns the JSON schema (draft 2020-12) of a run's file, for editors."""
+    schema = RunConfig.model_json_schema()
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
+
+
+def branches(node: Node) -> Iterator[Node]:
+    """Yields the alternatives that a node allows, references followed."""
+    if "$ref" in node:
+        yield from branches(json_schema()["$defs"][node["$ref"].rpartition("/")[2]])
+    elif "anyOf" in node:
+        for branch in node["anyOf"]:
+            yield from branches(branch)
+    else:
+        yield node
+
+
+def sections(node: Node) -> Iterator[Node]:
+    """Yields the sections that a node, or each entry of a list, may be."""
+    for branch in branches(node):
+        if "properties" in branch:
+            yield branch
+        elif "items" in branch:
+            yield from sections(branch["items"])
+
+
+def fields(node: Node) -> dict[str, Node]:
+    """Returns the keys of a section or of a list's entries, none where `node` has none."""
+    return {key: field for form in sections(node) for key, field in form["properties"].items()}
+
+
+def child(node: Node, part: str | int) -> Node | None:
+    """Returns the node under key or index `part`, None where the schema has none."""
+    for branch in branches(node):
+        if isinstance(part, str) and part in branch.get("properties", {}):
+            return branch["properties"][part]
+        if isinstance(part, int):
+            fixed = branch.get("prefixItems", [])
+            if part < len(fixed):
+                return fixed[part]
+            if "items" in branch:
+                return branch["items"]
+    return None
+
+
+def is_free(node: Node) -> bool:
+    """Says whether a node takes any keys, as options do."""
+    return any(branch.get("additionalProperties") not in (None, False) for branch in branches(node))
+
+
+def words(node: Node) -> list[str]:
+    """Returns the fixed words that a node accepts."""
+    return [word for branch in branches(node) for word in _fixed(branch) if isinstance(word, str)]
+
+
+def describe(node: Node) -> str:
+    """Says in English what a node accepts: `auto or a whole number of at least 1`."""
+    phrases: list[str] = []
+    for branch in branches(node):
+        phrases.extend(_phrases(branch))
+    phrases.sort(key=lambda phrase: phrase == "null")
+    unique = list(dict.fromkeys(phrases))
+    return " or ".join(filter(None, (", ".join(unique[:-1]), unique[-1])))
+
+
+def _phrases(branch: Node) -> list[str]:
+    if fixed := _fixed(branch):
+        return [word if isinstance(word, str) else json.dumps(word) for word in fixed]
+    if "prefixItems" in branch:
+        return [
+            f"a list of {len(branch['prefixItems'])}, each {describe(branch['prefixItems'][0])}"
+        ]
+    if is_free(branch):
+        return ["a mapping"]
+    if branch["type"] == "array":
+        return [f"a list, each entry {describe(branch['items'])}"]
+    bounds = [f"{phrase} {branch[key]:g}" for key, phrase in _BOUNDS.items() if key in branch]
+    pattern = f"that matches {branch['pattern']}" if "pattern" in branch else ""
+    return [" ".join(filter(None, (_KINDS[branch["type"]], " and ".join(bounds), pattern)))]
+
+
+def _fixed(branch: Node) -> list[Any]:
+    return branch.get("enum", [branch["const"]] if "const" in branch else [])
+
+
+def knob_names() -> list[str]:
+    """Returns every dotted key that a user can set; `[]` marks lists, stages stand for one."""
+    names: list[str] = []
+    for key, field in fields(json_schema()).items():
+        names.extend(["stages[].name"] if key == "stages" else _names_below(key, field))
+    return names
+
+
+def _names_below(path: str, node: Node) -> Iterator[str]:
+    inner = fields(node)
+    if not inner:
+        yield path
+        return
+    is_list = not any("properties" in branch for branch in branches(node))
+    for key, field in inner.items():
+        yield from _names_below(f"{path}{'[]' if is_list else ''}.{key}", field)
