@@ -43,16 +43,16 @@ class Flight:
                 freed.append(self._items[follower])
         return freed
 
-    def validate(self, running: set[str], queued: set[str]) -> None:
+    def validate(self, begun: set[str], queued: set[str]) -> None:
         """Checks that every item is in exactly one state, and none is ahead of what it waits for.
 
         Raises:
             AssertionError: the scheduler is wrong.
         """
-        assert not running & queued
-        assert not (running | queued) & self._done
+        assert not begun & queued
+        assert not (begun | queued) & self._done
         for name, awaited in self._waits_for.items():
             num_open = sum(earlier not in self._done for earlier in awaited)
             assert self._num_awaited[name] == num_open
-            is_free = name in running or name in queued or name in self._done
+            is_free = name in begun or name in queued or name in self._done
             assert is_free == (num_open == 0), f"{name} waits for {num_open} more"

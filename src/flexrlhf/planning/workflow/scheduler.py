@@ -68,6 +68,7 @@ class Scheduler:
         self._due: list[Transfer] = []
         self._running: dict[tuple[int, str], Task | Transfer] = {}
         self._busy: set[str] = set()
+        self._failed: set[tuple[int, str]] = set()
         self._stop: StopRun | None = None
 
     @property
@@ -114,7 +115,7 @@ class Scheduler:
             AssertionError: the scheduler itself is wrong.
         """
         for group in self._busy:
-            assert not self._rivals[group] & self._busy, f"{group} shares a device at work"
+            assert self._rivals[group] & self._busy == {group}, f"{group} shares a busy device"
         tasks = [item for item in self._running.values() if isinstance(item, Task)]
         assert sorted(task.group for task in tasks) == sorted(self._busy)
         for task in tasks:
@@ -123,9 +124,10 @@ class Scheduler:
                 assert self.versions.installed(task.group) >= task.weight_version
         ready = {(entry.iteration, entry.task.name) for entry in self._ready}
         due = {(transfer.iteration, transfer.name) for transfer in self._due}
+        begun = self._failed.union(self._running)
         for iteration, flight in self._flights.items():
             flight.validate(
-                {name for number, name in self._running if number == iteration},
+                {name for number, name in begun if number == iteration},
                 {name for number, name in ready | due if number == iteration},
             )
 
@@ -152,6 +154,7 @@ class Scheduler:
 
     def _fail(self, name: str, iteration: int, reason: str) -> list[Action]:
         self._end(name, iteration)
+        self._failed.add((iteration, name))
         if self._stop is not None:
             return []
         self._stop = StopRun(f"{name} of iteration {iteration} failed: {reason}")

@@ -58,6 +58,15 @@ class IterationShape:
                 f"Set weights.max_staleness={self.sync_every - 1}, or weights.sync_every=1.",
             )
 
+    @property
+    def num_in_flight(self) -> int:
+        """Iterations to keep submitted, so that timing cannot change which version generates.
+
+        One is enough when synchronous. Otherwise the iteration after those that staleness lets
+        run must be known too, lest an install overtake it: it needs the version installed before.
+        """
+        return 1 if self.max_staleness == 0 else self.max_staleness + 2
+
     def generation_version(self, iteration: int) -> int:
         """Returns the oldest version that may generate an iteration.
 

@@ -16,8 +16,8 @@ class WeightVersions:
 
     A task that generates or scores with installed weights takes its version or a newer one. So that
     a newer one does not slip in halfway, an install waits for the tasks in flight that need an
-    older version, and for older installs. With `max_staleness + 1` iterations in flight every task
-    therefore meets exactly the version it names, whatever the timing.
+    older version, and for older installs. With `IterationShape.num_in_flight` iterations submitted
+    every task therefore meets exactly the version it names, whatever the timing.
 
     Args:
         version: of all weights at the start.
