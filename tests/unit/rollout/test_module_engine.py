@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import gc
 
 import pytest
 import torch
@@ -177,6 +178,20 @@ def test_a_prompt_beyond_the_models_positions_is_refused() -> None:
         engine.generate([Request((4,) * 21, (0,))], SAMPLING)
 
 
+@both_engines
+def test_no_tensor_outlives_a_call(name: str) -> None:
+    engine = build_engine(name, tiny_llama())
+
+    def count() -> int:
+        gc.collect()
+        return sum(type(thing) is torch.Tensor for thing in gc.get_objects())
+
+    engine.generate(GROUPS, SAMPLING)
+    before = count()
+    engine.generate(GROUPS, Sampling(max_new_tokens=20))
+    assert count() == before
+
+
 def test_nothing_asked_is_nothing_answered() -> None:
     assert build_engine("native", tiny_llama()).generate([], SAMPLING) == []
 
@@ -190,15 +205,37 @@ def test_capabilities_say_what_an_engine_offers() -> None:
 
 
 @pytest.mark.parametrize(
-    ("rope", "reason"),
-    [({"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0}, "'dynamic' rotary positions")],
+    ("family", "option", "reason"),
+    [
+        (
+            "llama",
+            {"rope_parameters": {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0}},
+            "'dynamic' rotary positions",
+        ),
+        ("gpt2", {"reorder_and_upcast_attn": True}, "reorder_and_upcast_attn"),
+        ("gpt2", {"add_cross_attention": True}, "cross-attention"),
+        ("gpt_neox", {}, "GPTNeoXForCausalLM is none of LlamaForCausalLM"),
+    ],
 )
-def test_native_says_which_feature_it_lacks(
-    rope: dict[str, object], reason: str, caplog: pytest.LogCaptureFixture
+def test_native_says_what_it_lacks_and_transformers_takes_over(
+    family: str, option: dict[str, object], reason: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    engine = build_engine("native", tiny_llama(rope_parameters=rope))
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    config = AutoConfig.for_model(
+        family,
+        **sizes,
+        **option,
+        vocab_size=29,
+        pad_token_id=END,
+        bos_token_id=END,
+        eos_token_id=END,
+    )
+    engine = build_engine("native", AutoModelForCausalLM.from_config(config))
     assert engine.capabilities.name == "transformers"
     assert reason in caplog.text
+    assert len(engine.generate(GROUPS, SAMPLING)) == 12
 
 
 def test_a_model_without_a_cache_and_an_unknown_engine_are_refused() -> None:

@@ -30,7 +30,6 @@ class Decoder(Protocol):
         ...
 
 
-@torch.inference_mode()
 def decode(
     decoder: Decoder, sample_ids: Sequence[int], sampling: Sampling, weight_version: int
 ) -> list[Generation]:

@@ -48,13 +48,14 @@ class ModuleEngine(ABC):
         if reason is not None:
             raise ConfigError(
                 f"The {self.name} engine cannot run this model: {reason}.",
-                "",
+                "Every engine runs causal language models; native knows a few families.",
                 "Choose another rollout.engine.",
             )
         if max_sequences < 1:
             raise ConfigError(
                 f"max_sequences = {max_sequences} lets nothing be generated.",
                 "It must be at least 1.",
+                "Change rollout.max_sequences.",
             )
         self._model = model
         self._max_sequences = max_sequences
@@ -101,10 +102,10 @@ class ModuleEngine(ABC):
 
     def load_weights(self, weights: Iterable[tuple[str, Tensor]], version: int) -> None:
         """See `RolloutEngine`. No cache outlives `generate`, so none is left of the old version."""
-        named = list(weights) if self._shares_weights else weights
-        if not (self._shares_weights and not named):
+        weights = list(weights) if self._shares_weights else weights
+        if weights != []:
             self._is_half_loaded = True
-            load_in_place(self._model, named)
+            load_in_place(self._model, weights)
             self._is_half_loaded = False
         self.weight_version = version
 

@@ -36,22 +36,23 @@ class Sampling:
     """A drawn token of these ends its sequence and belongs to it."""
 
     def __post_init__(self) -> None:
-        _check("max_new_tokens", self.max_new_tokens, "at least 1", self.max_new_tokens >= 1)
-        _check("temperature", self.temperature, "above 0", self.temperature > 0)
-        _check("top_k", self.top_k, "0 (off) or above", self.top_k >= 0)
-        _check("top_p", self.top_p, "above 0 and at most 1 (off)", 0 < self.top_p <= 1)
-        is_minimum_in_range = 0 <= self.min_new_tokens <= self.max_new_tokens
-        _check("min_new_tokens", self.min_new_tokens, "0 to max_new_tokens", is_minimum_in_range)
-
-
-def _check(name: str, value: float, allowed: str, is_allowed: bool) -> None:  # noqa: FBT001
-    if not is_allowed:
-        hint = " For the most likely token, set greedy." if name == "temperature" else ""
-        raise ConfigError(
-            f"rollout.{name} = {value} is out of range.",
-            f"It must be {allowed}.",
-            f"Change rollout.{name}.{hint}",
-        )
+        checks = {
+            "max_new_tokens": ("at least 1", self.max_new_tokens >= 1),
+            "temperature": ("above 0; set greedy for the best token", self.temperature > 0),
+            "top_k": ("0 (off) or above", self.top_k >= 0),
+            "top_p": ("above 0 and at most 1 (off)", 0 < self.top_p <= 1),
+            "min_new_tokens": (
+                "from 0 to max_new_tokens",
+                0 <= self.min_new_tokens <= self.max_new_tokens,
+            ),
+        }
+        for name, (allowed, is_allowed) in checks.items():
+            if not is_allowed:
+                raise ConfigError(
+                    f"rollout.{name} = {getattr(self, name)} is out of range.",
+                    f"It must be {allowed}.",
+                    f"Change rollout.{name}.",
+                )
 
 
 @dataclass(frozen=True, slots=True)
