@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from flexrlhf.config.files import require_files
-from flexrlhf.config.loading import build_config, dump_config, load_config
+from flexrlhf.config.loading import build_config, dump_config, load_config, load_saved_config
 from flexrlhf.config.resolution import (
     BatchSizes,
     RoleOrigin,
@@ -28,6 +28,7 @@ __all__ = [
     "dump_config",
     "json_schema",
     "load_config",
+    "load_saved_config",
     "require_files",
     "resolve",
     "role_origin",

@@ -7,12 +7,12 @@ from pathlib import Path
 
 from flexrlhf.config.data import REASONING_GYM, DataSource
 from flexrlhf.config.model import RoleModel
-from flexrlhf.config.paths import STAGE
+from flexrlhf.config.paths import HUB, STAGE
 from flexrlhf.config.problems import Problem, absence, config_error, mistake
 from flexrlhf.config.schema import RunConfig
 
 _LOOKED_IN = "Paths are looked for in the config's folder, then in the current one."
-_DOWNLOAD = "Nothing is downloaded: `hf download NAME --local-dir FOLDER` fetches a hub model."
+_DOWNLOAD = "A model of the hub is written hub:ORG/NAME."
 
 
 def require_files(config: RunConfig, source: str = "config") -> None:
@@ -48,9 +48,9 @@ def _missing(config: RunConfig, prefix: str) -> Iterator[Problem]:
 def _missing_model(key: str, model: RoleModel) -> Iterator[Problem]:
     if model.shape is not None:
         yield absence(key, "only a shape, which is enough to plan.", "Training needs path or init.")
-    if model.path is not None and not model.path.startswith(STAGE):
+    if model.path is not None and not model.path.startswith((STAGE, HUB)):
         yield from _missing_path(f"{key}.path", model.path, _DOWNLOAD)
-    if model.tokenizer is not None:
+    if model.tokenizer is not None and not model.tokenizer.startswith(HUB):
         yield from _missing_path(f"{key}.tokenizer", model.tokenizer)
 
 

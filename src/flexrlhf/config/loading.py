@@ -49,6 +49,22 @@ def load_config(path: str | Path, overrides: Sequence[str] = ()) -> RunConfig:
     return build_config(document, folder=file.parent, source=str(path))
 
 
+def load_saved_config(path: str | Path) -> RunConfig:
+    """Reads a config that `dump_config` wrote, as it is.
+
+    It was checked before it was written, and a stage's own file names stages that it does not hold;
+    so only its form is checked, and no path is looked for again.
+
+    Raises:
+        ConfigError: the file is missing, damaged, or of another version.
+    """
+    document = _section(read_yaml(Path(path)), str(path))
+    config, problems = _parse(document)
+    if problems or config is None:
+        raise config_error(str(path), list(problems.values()))
+    return config
+
+
 def build_config(
     document: Mapping[str, Any], *, folder: Path | None = None, source: str = "config"
 ) -> RunConfig:

@@ -13,7 +13,7 @@ class RoleModel(Section):
     """One role's model: exactly one of `path`, `shape` and `init` says where it comes from."""
 
     path: Text | None = None
-    """Hugging Face model folder, GGUF file, or `stage:NAME/ROLE` of an earlier stage."""
+    """Model folder, GGUF file, `hub:ORG/NAME`, or `stage:NAME/ROLE` of an earlier stage."""
     shape: Text | None = None
     """Name of a known model, or a config.json: enough for planning, not for training."""
     init: Literal["random"] | None = None
@@ -21,7 +21,7 @@ class RoleModel(Section):
     architecture: Options | None = None
     """With `init: random`: the keys of a Hugging Face config.json, `model_type` among them."""
     tokenizer: Text | None = None
-    """Folder of the tokenizer; null takes the model folder's own, or the first trained role's."""
+    """Folder of the tokenizer or `hub:ORG/NAME`; null: the model's own, else the trained role's."""
     dtype: WeightType = "float32"
     """Number format in which the weights are held."""
 

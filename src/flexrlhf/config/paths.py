@@ -11,6 +11,8 @@ from flexrlhf.config.data import REASONING_GYM
 
 STAGE = "stage:"
 """Start of a model path that means what an earlier stage has trained."""
+HUB = "hub:"
+"""Start of a model path that means a model to download."""
 
 
 def resolve_paths(document: dict[str, Any], folder: Path | None) -> dict[str, Any]:
@@ -26,7 +28,7 @@ def resolve_paths(document: dict[str, Any], folder: Path | None) -> dict[str, An
     for section, key in _places(resolved):
         text = section[key]
         is_name = key == "shape" and not text.endswith(".json")
-        if not is_name and not text.startswith((STAGE, REASONING_GYM)):
+        if not is_name and not text.startswith((STAGE, HUB, REASONING_GYM)):
             section[key] = _found(text, bases)
     for function in _reward_functions(resolved):
         file, colon, name = function["path"].rpartition(":")

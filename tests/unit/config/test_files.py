@@ -19,7 +19,7 @@ def test_everything_that_is_missing_is_listed(ppo, tmp_path: Path):
     text = str(caught.value)
     assert text.startswith("run.yaml: 4 problems.")
     assert '- model.actor.path = "models/actor": does not exist.' in text
-    assert "hf download" in text
+    assert "A model of the hub is written hub:ORG/NAME." in text
     assert '- model.actor.tokenizer = "tokens": does not exist.' in text
     assert '- data.prompts.path = "data/prompts.jsonl": does not exist.' in text
     assert '- reward.functions.0.path = "my_rewards.py": does not exist.' in text
@@ -28,6 +28,11 @@ def test_everything_that_is_missing_is_listed(ppo, tmp_path: Path):
 def test_a_complete_run_passes(grpo, tmp_path: Path):
     (tmp_path / "models" / "actor").mkdir(parents=True)
     require_files(build_config(grpo, folder=tmp_path))
+
+
+def test_models_of_the_hub_and_generated_rows_are_no_files(grpo):
+    grpo["model"]["actor"] = {"path": "hub:ORG/NAME", "tokenizer": "hub:ORG/NAME"}
+    require_files(build_config(grpo))
 
 
 def test_a_shape_is_not_enough_to_train(grpo):

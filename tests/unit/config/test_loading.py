@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flexrlhf.config import build_config, dump_config, load_config
+from flexrlhf.config import build_config, dump_config, load_config, load_saved_config, resolve
 from flexrlhf.config.yaml_text import parse_yaml
 from flexrlhf.core.errors import ConfigError
 
@@ -129,6 +129,19 @@ def test_the_dump_loads_back_equal(ppo, grpo, stages):
         again = build_config(parse_yaml(dump_config(config), "dump"))
         assert again == config
         assert dump_config(again) == dump_config(config)
+
+
+def test_a_stages_own_file_is_read_as_it_was_saved(write, stages, monkeypatch, tmp_path: Path):
+    _, ppo = resolve(build_config(stages)).stage_configs()[2]
+    path = write(dump_config(ppo))
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "prompts.jsonl").touch()
+    assert load_saved_config(path) == ppo
+
+
+def test_a_damaged_saved_file_is_refused(write):
+    with pytest.raises(ConfigError, match="unknown key"):
+        load_saved_config(write("trainig: {}"))
 
 
 json_values = st.recursive(
