@@ -8,13 +8,15 @@ from typing import Any
 
 from flexrlhf.report.colours import translucent
 from flexrlhf.report.formats import short
-from flexrlhf.report.series import Series, moving_mean
+from flexrlhf.report.series import Series, grouped_mean, moving_mean
 
 Figure = dict[str, Any]
 """`{"data": [...], "layout": {...}}`, as plotly.js takes it."""
 
 _FEW_POINTS = 40
 """Up to here every point is marked; above it a moving mean may be drawn over the raw line."""
+
+_MOST_BARS = 80
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,19 +83,26 @@ def band_traces(centre: Series, spread: Series, colour: str) -> list[Figure]:
 
 
 def stacked_figure(lines: Sequence[Line], *, unit: str = "") -> Figure:
-    """Returns one bar per iteration, cut into the values of the lines."""
-    traces: list[Figure] = [
-        {
-            "type": "bar",
-            "x": list(line.series.iterations),
-            "y": [short(value) for value in line.series.values],
-            "name": line.label,
-            "marker": {"color": line.colour, "line": {"width": 0}},
-            "hovertemplate": f"%{{y:.3~g}} {unit}",
-        }
-        for line in lines
-    ]
+    """Returns one bar per iteration, or per `bar_size` of them, cut into the lines' values."""
+    traces: list[Figure] = []
+    for line in lines:
+        bars = grouped_mean(line.series, bar_size(len(line.series.values)))
+        traces.append(
+            {
+                "type": "bar",
+                "x": list(bars.iterations),
+                "y": [short(value) for value in bars.values],
+                "name": line.label,
+                "marker": {"color": line.colour, "line": {"width": 0}},
+                "hovertemplate": f"%{{y:.3~g}} {unit}",
+            }
+        )
     return {"data": traces, "layout": {"barmode": "stack", "bargap": 0.12, "showlegend": True}}
+
+
+def bar_size(num_points: int) -> int:
+    """Returns how many iterations share a bar, whose height is then their mean."""
+    return -(-num_points // _MOST_BARS)
 
 
 def threshold_trace(value: float, label: str, along: Series, colour: str) -> Figure:

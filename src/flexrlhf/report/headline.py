@@ -7,7 +7,7 @@ from statistics import median
 
 from flexrlhf.report.formats import format_bytes, format_number, format_seconds
 from flexrlhf.report.run_folder import RunRecord
-from flexrlhf.report.series import keys_under, series
+from flexrlhf.report.series import evaluation_keys, series
 
 _NO_HEADLINE = ("eval/response_tokens",)
 
@@ -24,7 +24,7 @@ class Card:
 
 def headline_cards(record: RunRecord) -> list[Card]:
     """Returns the cards whose metrics this run has."""
-    evaluations = keys_under(record.metrics, "eval/", without=_NO_HEADLINE)
+    evaluations = [key for key in evaluation_keys(record.metrics) if key not in _NO_HEADLINE]
     cards = [
         Card("Algorithm", record.algorithm or "unknown", remark=_models(record)),
         _iterations_card(record),
@@ -66,7 +66,9 @@ def _change_card(
     if found is None:
         return None
     value = f"{format_number(found.first)} → {format_number(found.last)}"
-    return Card(label, value, remark=f"{unit}, first → last".removeprefix(", "))
+    if len(unit) > 1:  # too long to stand beside two numbers
+        return Card(label, value, remark=f"{unit}, first → last")
+    return Card(label, value, unit, "first → last")
 
 
 def _time_card(record: RunRecord) -> Card | None:

@@ -8,7 +8,7 @@ from flexrlhf.report.charts import Chart, Figure, Line, band_traces, line_figure
 from flexrlhf.report.colours import ALARM_COLOUR, MAIN_COLOUR, ROLE_COLOURS, SERIES_COLOURS
 from flexrlhf.report.headline import evaluation_title
 from flexrlhf.report.run_folder import RunRecord, setting
-from flexrlhf.report.series import Metrics, keys_under, series
+from flexrlhf.report.series import Metrics, evaluation_keys, keys_under, series
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +128,7 @@ def learning_charts(record: RunRecord) -> list[Chart]:
     metrics = record.metrics
     charts = [_reward_chart(metrics), _plain_chart(metrics, _KL_CHART)]
     charts += [_reward_parts_chart(metrics)]
-    charts += [_evaluation_chart(metrics, key) for key in keys_under(metrics, "eval/")]
+    charts += [_evaluation_chart(metrics, key) for key in evaluation_keys(metrics)]
     charts += [_plain_chart(metrics, plain) for plain in _PLAIN_CHARTS]
     charts += [_gap_chart(record), _staleness_chart(metrics)]
     return [chart for chart in charts if chart is not None]
@@ -160,8 +160,9 @@ def _reward_chart(metrics: Metrics) -> Chart | None:
 
 
 def _reward_parts_chart(metrics: Metrics) -> Chart | None:
+    """None where one part is the whole reward."""
     keys = keys_under(metrics, "reward/", without=("reward/mean", "reward/std"))
-    if not keys:
+    if len(keys) < 2:
         return None
     figure = _family_figure(metrics, keys, "reward/")
     return Chart("Reward by part", "", "Each reward function or model on its own.", figure)

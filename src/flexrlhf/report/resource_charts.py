@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from flexrlhf.report.charts import Chart, Line, line_figure, stacked_figure
+from flexrlhf.report.charts import Chart, Line, bar_size, line_figure, stacked_figure
 from flexrlhf.report.colours import MAIN_COLOUR, REST_COLOUR, SERIES_COLOURS, stage_colour
 from flexrlhf.report.formats import byte_unit
 from flexrlhf.report.series import Metrics, Series, series
@@ -48,6 +48,9 @@ def _time_chart(metrics: Metrics) -> Chart | None:
     if total is not None:
         lines.append(Line(_rest(total, [line.series for line in lines]), "other", REST_COLOUR))
     caption = "Advantages count as scoring; other is what is left of the iteration."
+    size = bar_size(len(metrics))
+    if size > 1:
+        caption += f" A bar is the mean of {size} iterations."
     figure = stacked_figure(lines, unit="s")
     return Chart("Time per stage", "s", caption, figure, is_wide=True)
 
@@ -80,7 +83,7 @@ def _rate_chart(metrics: Metrics, key: str, title: str, unit: str) -> Chart | No
     if found is None:
         return None
     figure = line_figure([Line(found, title, MAIN_COLOUR)], unit=unit)
-    figure["layout"]["yaxis"]["rangemode"] = "tozero"
+    figure["layout"]["yaxis"] = {"rangemode": "tozero", "exponentformat": "SI"}
     return Chart(title, unit, "", figure)
 
 

@@ -49,6 +49,23 @@ def keys_under(metrics: Metrics, prefix: str, *, without: Iterable[str] = ()) ->
     return [key for key in found if key not in excluded]
 
 
+def evaluation_keys(metrics: Metrics) -> list[str]:
+    """Returns the keys under `eval/`, without a part that is the whole evaluation reward."""
+    keys = keys_under(metrics, "eval/")
+    parts = [key for key in keys if key.startswith("eval/reward_")]
+    return [key for key in keys if key not in parts] if len(parts) == 1 else keys
+
+
+def grouped_mean(line: Series, size: int) -> Series:
+    """Returns one point per `size` iterations: their mean, at the first of them."""
+    starts = range(0, len(line.values), size)
+    return Series(
+        line.key,
+        tuple(line.iterations[start] for start in starts),
+        tuple(fmean(line.values[start : start + size]) for start in starts),
+    )
+
+
 def moving_mean(values: Sequence[float], window: int) -> list[float]:
     """Returns the mean of up to `window` values around each, fewer at the ends."""
     reach = window // 2

@@ -8,7 +8,7 @@ from statistics import median
 
 from flexrlhf.report.formats import format_bytes, format_number, format_percent, format_seconds
 from flexrlhf.report.run_folder import RunRecord
-from flexrlhf.report.series import keys_under, series
+from flexrlhf.report.series import evaluation_keys, series
 
 _CHANGES: tuple[tuple[str, str, Callable[[float], str]], ...] = (
     ("reward", "reward/mean", format_number),
@@ -55,7 +55,7 @@ def _stage_rows(record: RunRecord, stage: str) -> list[SummaryRow]:
     rows = [SummaryRow(stage, "iterations", "", record.progress)]
     evaluations = [
         (f"evaluation {key.removeprefix('eval/')}", key, format_number)
-        for key in keys_under(record.metrics, "eval/")
+        for key in evaluation_keys(record.metrics)
     ]
     for label, key, written in (*_CHANGES, *evaluations):
         found = series(record.metrics, key)

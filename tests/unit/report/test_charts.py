@@ -8,6 +8,7 @@ import pytest
 from flexrlhf.report.charts import (
     Line,
     band_traces,
+    bar_size,
     line_figure,
     moving_window,
     stacked_figure,
@@ -16,7 +17,7 @@ from flexrlhf.report.charts import (
 from flexrlhf.report.learning_charts import learning_charts, other_charts
 from flexrlhf.report.resource_charts import resource_charts
 from flexrlhf.report.run_folder import read_run
-from flexrlhf.report.series import Series, keys_under, moving_mean, series
+from flexrlhf.report.series import Series, grouped_mean, keys_under, moving_mean, series
 
 
 def titles(charts):
@@ -48,6 +49,24 @@ def test_keys_under_a_prefix_keep_their_order():
 def test_a_moving_mean_has_fewer_values_at_the_ends():
     assert moving_mean([1.0, 2.0, 6.0, 4.0], 3) == [1.5, 3.0, 4.0, 5.0]
     assert moving_mean([1.0, 2.0], 1) == [1.0, 2.0]
+
+
+def test_many_iterations_share_a_bar():
+    long = Series("a", tuple(range(1, 162)), (1.0, 2.0, 6.0) * 53 + (1.0, 5.0))
+    assert bar_size(80) == 1
+    assert bar_size(161) == 3
+    assert grouped_mean(long, 3).values == (3.0,) * 54
+    (bars,) = stacked_figure([Line(long, "a", "#102030")])["data"]
+    assert bars["x"][:3] == [1, 4, 7]
+
+
+def test_a_single_part_of_the_reward_is_not_drawn_twice(runs):
+    more = {"reward/model": 1.0, "eval/reward": 0.5, "eval/reward_model": 0.5}
+    record = read_run(runs.write("one", metrics=[runs.line(1, **more)]))
+    found = titles(learning_charts(record))
+    assert "Evaluation: reward" in found
+    assert "Evaluation: reward model" not in found
+    assert "Reward by part" not in found
 
 
 def test_only_a_long_noisy_line_gets_a_moving_mean():
@@ -150,7 +169,13 @@ def test_memory_has_the_unit_that_suits(runs):
 
 
 def test_plotly_accepts_every_figure(runs):
-    many = {"reward/model": 1.0, "eval/reward": 0.5, "my/metric": 1.0, "staleness/max": 2}
+    many = {
+        "reward/model": 1.0,
+        "reward/rule": 1.0,
+        "eval/reward": 0.5,
+        "my/metric": 1.0,
+        "staleness/max": 2,
+    }
     lines = [runs.line(i, **many) for i in range(1, 60)]
     record = read_run(runs.write("ppo", metrics=lines))
     charts = learning_charts(record) + other_charts(record) + resource_charts(record.metrics)

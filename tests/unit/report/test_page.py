@@ -108,8 +108,8 @@ def test_a_sample_cannot_become_markup(runs):
 
 
 def test_a_metric_name_cannot_end_the_script(runs):
-    folder = runs.write("hostile", metrics=[runs.line(1, **{"reward/</script><b>": 1.0})])
-    page = page_of(folder)
+    parts = {"reward/</script><b>": 1.0, "reward/other": 2.0}
+    page = page_of(runs.write("hostile", metrics=[runs.line(1, **parts)]))
     assert not [tag for tag, _ in page.elements if tag == "b"]
     assert any("</script><b>" in json.dumps(figure) for figure in page.figures.values())
 
