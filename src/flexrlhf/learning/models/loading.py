@@ -1,0 +1,206 @@
+"""Models and tokenizers of a role, from a folder, a GGUF file or at random.
+
+Everything here is deterministic: no dropout, and random weights that depend on the seed alone.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import torch
+
+from flexrlhf.core.errors import ConfigError
+from flexrlhf.learning.models.architecture import config_from_architecture, config_of_folder
+from flexrlhf.learning.models.folders import local_folder, model_folder
+from flexrlhf.learning.models.heads import VALUE_HEAD_FILE, SharedActorCritic, refresh_head
+from flexrlhf.learning.models.output_head import check_output_head
+from flexrlhf.learning.models.quiet import quiet_transformers
+from flexrlhf.learning.models.score_head import score_head
+from flexrlhf.learning.models.seeding import seeded_weights
+from flexrlhf.learning.models.source import ModelSource
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
+
+_SCORE_WEIGHT: Final = "score.weight"
+
+
+def load_tokenizer(source: ModelSource | str) -> PreTrainedTokenizerBase:
+    """Loads the tokenizer of a model, or the one at a path.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    from transformers import AutoTokenizer
+
+    path = source if isinstance(source, str) else source.tokenizer or source.path
+    if path is None:
+        raise ConfigError(
+            "A model with random weights has no tokenizer of its own.",
+            "Its tokenizer lies in a folder.",
+            "Give the model's tokenizer: a path.",
+        )
+    folder = local_folder(path)
+    try:
+        with quiet_transformers():
+            return AutoTokenizer.from_pretrained(
+                folder, local_files_only=True, trust_remote_code=False
+            )
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        raise ConfigError(
+            f"{folder} has no tokenizer that can be read: {error}",
+            "A tokenizer folder holds tokenizer.json and tokenizer_config.json.",
+            "Give the model's tokenizer: a path.",
+        ) from error
+
+
+def load_policy(source: ModelSource) -> PreTrainedModel:
+    """Loads a causal language model, in evaluation mode, on the CPU.
+
+    Raises:
+        ConfigError: the source holds no causal language model, or one whose output is no plain
+            linear head.
+    """
+    from transformers import AutoModelForCausalLM
+
+    if source.path is None:
+        config = config_from_architecture(source.architecture or {})
+        model = _random_model(AutoModelForCausalLM, config, source)
+    else:
+        folder = model_folder(source.path)
+        config = config_of_folder(folder)
+        if _is_classifier(config):
+            raise ConfigError(
+                f"{folder} holds a sequence classifier, which has no language-model head.",
+                "actor and reference are causal language models.",
+                "Give the folder of a causal language model.",
+            )
+        model, missing = _pretrained_model(AutoModelForCausalLM, folder, config, source)
+        _refuse_missing(missing, folder)
+    _cast_parameters(model, source.torch_dtype)
+    check_output_head(model)
+    return model.eval()
+
+
+def load_scorer(source: ModelSource) -> PreTrainedModel:
+    """Loads a sequence-classification model with one label: a critic or a reward model.
+
+    A folder with a causal language model gives its trunk and a fresh small head (`refresh_head`).
+
+    Raises:
+        ConfigError: the source holds no such model, or one with several labels.
+    """
+    from transformers import AutoModelForSequenceClassification
+
+    if source.path is None:
+        config = config_from_architecture({**(source.architecture or {}), "num_labels": 1})
+        model = _random_model(AutoModelForSequenceClassification, config, source)
+        needs_head = True
+    else:
+        folder = model_folder(source.path)
+        config = _scorer_config(folder)
+        needs_head = not _is_classifier(config)
+        model, missing = _pretrained_model(
+            AutoModelForSequenceClassification, folder, config, source
+        )
+        _refuse_missing(missing - {_SCORE_WEIGHT} if needs_head else missing, folder)
+    if needs_head:
+        refresh_head(score_head(model), source.seed)
+    _cast_parameters(model, source.torch_dtype)
+    return model.eval()
+
+
+def load_shared_actor_critic(source: ModelSource) -> SharedActorCritic:
+    """Loads a causal language model with a value head, a fresh one where the folder has none.
+
+    Raises:
+        ConfigError: as `load_policy`, or the folder's value head does not fit.
+    """
+    model = SharedActorCritic(load_policy(source), seed=source.seed)
+    if source.path is not None:
+        file = local_folder(source.path) / VALUE_HEAD_FILE
+        if file.is_file():
+            model.load_value_head(file)
+    return model.eval()
+
+
+def _random_model(
+    auto_class: Any, config: PreTrainedConfig, source: ModelSource
+) -> PreTrainedModel:
+    """Draws weights in float32, whatever the dtype, so that every dtype starts alike."""
+    try:
+        with seeded_weights(source.seed), quiet_transformers():
+            return auto_class.from_config(config, dtype=torch.float32, trust_remote_code=False)
+    except ValueError as error:
+        raise _not_this_kind(auto_class, config, f": {error}") from error
+
+
+def _pretrained_model(
+    auto_class: Any, folder: Path, config: PreTrainedConfig, source: ModelSource
+) -> tuple[PreTrainedModel, set[str]]:
+    """Returns the model and the names of the weights that the folder did not hold."""
+    from safetensors import SafetensorError
+
+    if type(config) not in auto_class._model_mapping:
+        raise _not_this_kind(auto_class, config)
+    try:
+        # Missing weights are drawn at random before they are refused or replaced.
+        with seeded_weights(source.seed), quiet_transformers():
+            model, report = auto_class.from_pretrained(
+                folder,
+                config=config,
+                dtype=source.torch_dtype,
+                use_safetensors=True,
+                local_files_only=True,
+                trust_remote_code=False,
+                output_loading_info=True,
+            )
+    except (OSError, ValueError, RuntimeError, SafetensorError) as error:
+        raise ConfigError(
+            f"The weights of {folder} do not load: {error}",
+            "They must be whole and fit config.json.",
+            "Copy or convert the folder again.",
+        ) from error
+    return model, set(report["missing_keys"])
+
+
+def _scorer_config(folder: Path) -> PreTrainedConfig:
+    config = config_of_folder(folder)
+    if _is_classifier(config) and config.num_labels != 1:
+        raise ConfigError(
+            f"{folder} holds a classifier with {config.num_labels} labels.",
+            "A reward model or critic gives one number: num_labels = 1.",
+            "Give a reward model with one label, or the causal language model below it.",
+        )
+    config.num_labels = 1
+    return config
+
+
+def _is_classifier(config: PreTrainedConfig) -> bool:
+    names = config.architectures or ()
+    return any(name.endswith("ForSequenceClassification") for name in names)
+
+
+def _refuse_missing(missing: set[str], folder: Path) -> None:
+    if missing:
+        raise ConfigError(
+            f"{folder} lacks {len(missing)} of the model's weights, {sorted(missing)[0]} first.",
+            "A folder holds every weight that its config.json asks for.",
+            "Copy or convert the folder again.",
+        )
+
+
+def _cast_parameters(model: PreTrainedModel, dtype: torch.dtype) -> None:
+    """Casts parameters only: rotary frequencies are buffers and would lose digits in bfloat16."""
+    for parameter in model.parameters():
+        parameter.data = parameter.data.to(dtype)
+
+
+def _not_this_kind(auto_class: Any, config: PreTrainedConfig, reason: str = "") -> ConfigError:
+    kind = auto_class.__name__.removeprefix("AutoModelFor")
+    return ConfigError(
+        f"model_type = {config.model_type!r} gives no {kind} model{reason}.",
+        f"The family must have a {kind} class in transformers.",
+        "Choose a family like llama, qwen2, qwen3 or gpt2.",
+    )
