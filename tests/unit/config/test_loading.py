@@ -55,13 +55,13 @@ def test_the_example_of_the_documentation_loads(write):
 def test_all_problems_are_listed_in_one_error(grpo):
     grpo["algorithm"] |= {"clip": 1.5, "kl_coeff": 0.1, "kl_estimator": "k1"}
     grpo["rollout"] = {"samples_per_prompt": 1}
-    grpo["trainig"] = {}
+    grpo["trainings"] = {}
     text = errors_of(grpo, source="run.yaml")
     assert text.splitlines() == [
         "run.yaml: 5 problems.",
         "  - algorithm.clip = 1.5: out of range. Right: a number above 0 and below 1.",
         "  - algorithm.kl_coeff: unknown key. Did you mean 'kl_coef'?",
-        "  - trainig: unknown key. Did you mean 'training'?",
+        "  - trainings: unknown key. Did you mean 'training'?",
         "  - rollout.samples_per_prompt = 1: grpo compares the answers to one prompt."
         " Right: at least 2.",
         '  - algorithm.kl_estimator = "k1": as a loss, k1 has an expected gradient of zero and'
@@ -141,7 +141,7 @@ def test_a_stages_own_file_is_read_as_it_was_saved(write, stages, monkeypatch, t
 
 def test_a_damaged_saved_file_is_refused(write):
     with pytest.raises(ConfigError, match="unknown key"):
-        load_saved_config(write("trainig: {}"))
+        load_saved_config(write("trainings: {}"))
 
 
 json_values = st.recursive(

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import copy
+
 import pytest
 
 from flexrlhf.config import build_config
+from flexrlhf.config.schema_tree import knob_names
 from flexrlhf.core.algorithm_specs import algorithm_spec
 from flexrlhf.core.errors import ConfigError
 from flexrlhf.core.names import ALGORITHMS
@@ -143,3 +147,23 @@ def test_long_values_are_cut(ppo):
 def test_the_algorithm_has_to_be_named(ppo):
     del ppo["algorithm"]
     assert problems_of(ppo) == ["algorithm.name: missing. Right: ppo, grpo, sft or reward_model."]
+
+
+def test_no_value_of_any_key_leads_to_another_kind_of_error(ppo, stages):
+    for key in knob_names():
+        path = key.replace("[]", "").split(".")
+        for value in (None, True, -1, "x", [{}], {"a": {1: 2}}):
+            with contextlib.suppress(ConfigError):
+                build_config(_with(copy.deepcopy(ppo), path, value))
+        with contextlib.suppress(ConfigError):
+            build_config(_with(copy.deepcopy(stages), path, "x"))
+
+
+def _with(document, path: list[str], value):
+    holder = document
+    for part in path[:-1]:
+        if not isinstance(holder.get(part), dict):
+            holder[part] = {}
+        holder = holder[part]
+    holder[path[-1]] = value
+    return document

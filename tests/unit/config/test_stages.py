@@ -111,11 +111,11 @@ def test_a_problem_of_the_top_is_reported_once_where_it_stands(stages):
 
 
 def test_problems_of_stages_carry_their_names(stages):
-    stages["stages"][0]["trainin"] = {}
+    stages["stages"][0]["trainings"] = {}
     stages["stages"][1]["data"] = {}
     stages["stages"][2]["training"]["iterations"] = 0
     assert [problem.split(":")[0].split(" ")[0] for problem in problems_of(stages)] == [
-        "stages.sft.trainin",
+        "stages.sft.trainings",
         "stages.rm.data.preferences",
         "stages.ppo.training.iterations",
     ]
