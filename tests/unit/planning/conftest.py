@@ -21,7 +21,8 @@ from flexrlhf.planning.workflow.scheduler import Scheduler
 class VirtualRun:
     """Carries out a scheduler's actions on a virtual clock, as a simulator would.
 
-    Spans go to one track per group; transfers to the track of the group that receives them.
+    Durations are by operation or kind, or by (name, iteration) for a single one. Spans go to one
+    track per group; transfers to the track of the group that receives them.
     """
 
     def __init__(self, graphs, durations, *, num_in_flight, start_iteration=0):
@@ -78,7 +79,8 @@ class VirtualRun:
                     raise AssertionError(action)
 
     def _begin(self, item, duration_key, group, stage, role, transfer):
-        end_s = self.now_s + self._durations[duration_key]
+        usual_s = self._durations[duration_key]
+        end_s = self.now_s + self._durations.get((item.name, item.iteration), usual_s)
         self.timeline.append(
             Span(item.name, group, stage, role, self.now_s, end_s, item.iteration, transfer)
         )

@@ -201,6 +201,18 @@ def test_an_install_waits_for_a_generation_that_needs_the_old_weights(virtual_ru
     assert arrived < generation_ends <= run.span("install/generate", 0).start_s
 
 
+def test_a_critic_scores_and_trains_only_when_its_training_before_is_done(virtual_run, place):
+    plan = place(actor=[0], critic=[1], shadow_actor=[2], reference=[2], reward=[2])
+    shape = IterationShape(8, max_staleness=1)
+    late = {("batch/mini0/0/actor->critic", 0): 50.0}
+    run = virtual_run(
+        graphs_of(plan, shape, 2), DURATIONS | late, num_in_flight=shape.num_in_flight
+    )
+    trained = run.span("optimizer_step/critic/epoch0/mini0", 0).end_s
+    assert run.span("samples/0/generate->critic", 1).end_s < trained
+    assert run.span("values/critic/0", 1).start_s == trained
+
+
 def test_three_pools_score_beside_generation(virtual_run, three_pools):
     shape = IterationShape(24, rollout_micro_batches=12)
     run = virtual_run(graphs_of(three_pools, shape, 1), DURATIONS, num_in_flight=1)

@@ -11,11 +11,8 @@ of the graph. A transfer starts as soon as its sources are done.
 
 from __future__ import annotations
 
-import bisect
 from collections.abc import MutableSequence
-from typing import Final, NamedTuple
 
-from flexrlhf.core.names import STAGES
 from flexrlhf.planning.workflow.events import (
     Action,
     Event,
@@ -32,18 +29,8 @@ from flexrlhf.planning.workflow.events import (
 from flexrlhf.planning.workflow.flight import Flight
 from flexrlhf.planning.workflow.graph import Graph, Task, Transfer
 from flexrlhf.planning.workflow.groups import DeviceGroup
+from flexrlhf.planning.workflow.ready import ReadyTasks
 from flexrlhf.planning.workflow.weight_versions import WeightVersions
-
-_LATEST_FIRST: Final = {stage: -place for place, stage in enumerate(STAGES)}
-
-
-class _Ready(NamedTuple):
-    """A task that waits only for its weights and its group; sorts by the stated order."""
-
-    iteration: int
-    stage: int
-    position: int
-    task: Task
 
 
 class Scheduler:
@@ -64,7 +51,7 @@ class Scheduler:
         self._groups: tuple[DeviceGroup, ...] = ()
         self._rivals: dict[str, frozenset[str]] = {}
         self._flights: dict[int, Flight] = {}
-        self._ready: list[_Ready] = []
+        self._ready = ReadyTasks()
         self._due: list[Transfer] = []
         self._running: dict[tuple[int, str], Task | Transfer] = {}
         self._busy: set[str] = set()
@@ -122,7 +109,7 @@ class Scheduler:
             if task.weights == "installed":
                 assert task.weight_version is not None
                 assert self.versions.installed(task.group) >= task.weight_version
-        ready = {(entry.iteration, entry.task.name) for entry in self._ready}
+        ready = {(task.iteration, task.name) for task in self._ready}
         due = {(transfer.iteration, transfer.name) for transfer in self._due}
         begun = self._failed.union(self._running)
         for iteration, flight in self._flights.items():
@@ -172,9 +159,7 @@ class Scheduler:
         if isinstance(item, Transfer):
             self._due.append(item)
         else:
-            position = self._flights[item.iteration].position(item.name)
-            entry = _Ready(item.iteration, _LATEST_FIRST[item.stage], position, item)
-            bisect.insort(self._ready, entry)
+            self._ready.add(item, self._flights[item.iteration].position(item.name))
 
     def _finished_iterations(self) -> list[FinishIteration]:
         finished: list[FinishIteration] = []
@@ -193,16 +178,12 @@ class Scheduler:
 
     def _started_tasks(self) -> list[StartTask]:
         started: list[StartTask] = []
-        waiting: list[_Ready] = []
-        for entry in self._ready:
-            task = entry.task
-            if self._rivals[task.group] & self._busy or not self.versions.admits(task):
-                waiting.append(entry)
-                continue
-            self._busy.add(task.group)
-            self._running[task.iteration, task.name] = task
-            started.append(StartTask(task))
-        self._ready = waiting
+        for task in self._ready.heads():
+            if self._busy.isdisjoint(self._rivals[task.group]) and self.versions.admits(task):
+                self._ready.remove(task)
+                self._busy.add(task.group)
+                self._running[task.iteration, task.name] = task
+                started.append(StartTask(task))
         return started
 
     def _check_progress(self) -> None:
@@ -210,7 +191,7 @@ class Scheduler:
         if self._flights and not self._running:
             raise RuntimeError(
                 f"Nothing runs, though iterations {list(self._flights)} are not finished; "
-                f"ready: {[entry.task.name for entry in self._ready]}."
+                f"ready: {[task.name for task in self._ready]}."
             )
 
 
