@@ -112,9 +112,9 @@ def test_impossible_degrees_are_refused(values, message):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"feasable": True}, "unknown: feasable"),
+        ({"possible": True}, "unknown: possible"),
         ({"strategy": "disagregated"}, "'disaggregated'"),
-        ({"placement": {"acter": {"devices": [0]}}}, "'actor'"),
+        ({"placement": {"actor_": {"devices": [0]}}}, "'actor'"),
         ({"placement": {"actor": {"device": [0]}}}, "unknown: device; missing: devices"),
         ({"predicted": {"iteration_s": 1.0}}, "prediction"),
     ],
