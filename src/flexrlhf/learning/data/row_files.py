@@ -44,9 +44,10 @@ def _read_json_lines(path: Path) -> list[Row]:
 def _parse_line(path: Path, number: int, line: bytes) -> Row:
     place = f"{path}, line {number}"
     try:
-        return _checked_row(json.loads(line.decode(_UTF8)), place)
+        return _checked_row(json.loads(line.rstrip().decode(_UTF8)), place)
     except json.JSONDecodeError as error:
-        raise _broken_line(place, f"{error.msg} at column {error.colno}") from error
+        said = f"{error.msg.removesuffix(' at')} at column {error.colno}"
+        raise _broken_line(place, said) from error
     except UnicodeDecodeError as error:
         raise _broken_line(place, str(error)) from error
 

@@ -42,5 +42,7 @@ def combine(
                 "At least one part must give every answer a number.",
                 "Add a reward that applies to all rows, or leave such rows out of the data.",
             )
-    totals = [sum(parts[name][0] * score for name, score in scores.items()) for scores in breakdown]
+    totals = [
+        math.fsum(parts[name][0] * score for name, score in scores.items()) for scores in breakdown
+    ]
     return totals, breakdown

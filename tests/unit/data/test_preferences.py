@@ -1,0 +1,140 @@
+from __future__ import annotations
+
+import pytest
+
+from flexrlhf.core.errors import DataError
+from flexrlhf.learning.data.preferences import load_preferences
+
+
+def user(text):
+    return {"role": "user", "content": text}
+
+
+def assistant(text):
+    return {"role": "assistant", "content": text}
+
+
+CHAT = "<|start|> user two plus two <|end|> <|start|> assistant"
+
+
+def load(row, tokenizer, **options):
+    (pair,) = load_preferences([row], tokenizer, max_tokens=30, **options)
+    return pair
+
+
+def test_plain_columns_end_with_the_end_token(make_tokenizer, ids):
+    row = {"prompt": "two plus two is", "chosen": " four .", "rejected": "five", "margin": 2}
+    pair = load(row, make_tokenizer(adds="<s> $A"))
+    assert pair.prompt_tokens == ids("<s> two plus two is")
+    assert pair.chosen_tokens == ids("<s> two plus two is four . </s>")
+    assert pair.rejected_tokens == ids("<s> two plus two is five </s>")
+    assert pair.columns == {"margin": 2}
+
+
+def test_end_token_in_the_text_is_not_doubled(plain_tokenizer, ids):
+    pair = load({"prompt": "two", "chosen": "four </s>", "rejected": "five"}, plain_tokenizer)
+    assert pair.chosen_tokens == ids("two four </s>")
+
+
+def test_implicit_prompt_is_what_both_begin_with(plain_tokenizer, ids):
+    row = {"chosen": "what is two plus four", "rejected": "what is two plus five"}
+    pair = load(row, plain_tokenizer)
+    assert pair.prompt_tokens == ids("what is two plus")  # though "f" is common too
+    assert pair.chosen_tokens == ids("what is two plus four </s>")
+    assert pair.rejected_tokens == ids("what is two plus five </s>")
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        {
+            "prompt": [user("two plus two")],
+            "chosen": [assistant("four")],
+            "rejected": [assistant("five")],
+        },
+        {
+            "chosen": [user("two plus two"), assistant("four")],
+            "rejected": [user("two plus two"), assistant("five")],
+        },
+        {  # as in ultrafeedback_binarized
+            "prompt": "two plus two",
+            "chosen": [user("two plus two"), assistant("four")],
+            "rejected": [user("two plus two"), assistant("five")],
+        },
+        {
+            "prompt": "two plus two",
+            "chosen": [assistant("four")],
+            "rejected": [assistant("five")],
+        },
+        {"prompt": [user("two plus two")], "chosen": "four", "rejected": "five"},
+    ],
+)
+def test_conversations_follow_the_template_up_to_its_end_token(chat_tokenizer, ids, row):
+    pair = load(row, chat_tokenizer)
+    assert pair.prompt_tokens == ids(CHAT)
+    assert pair.chosen_tokens == ids(CHAT + " four <|end|>")
+    assert pair.rejected_tokens == ids(CHAT + " five <|end|>")
+
+
+def test_chat_always_makes_plain_texts_a_conversation(chat_tokenizer, ids):
+    row = {"prompt": "two plus two", "chosen": "four", "rejected": "five"}
+    pair = load(row, chat_tokenizer, chat="always", system_prompt="you are brief")
+    begin = "<|start|> system you are brief <|end|> " + CHAT
+    assert pair.chosen_tokens == ids(begin + " four <|end|>")
+
+
+def test_template_that_closes_no_answer_gets_the_end_token(make_tokenizer, ids):
+    tokenizer = make_tokenizer(
+        chat_template="{% for m in messages %}{{ m.role }} {{ m.content }}\n{% endfor %}"
+        "{% if add_generation_prompt %}assistant {% endif %}"
+    )
+    row = {"prompt": "two", "chosen": [assistant("four")], "rejected": [assistant("five")]}
+    assert load(row, tokenizer).chosen_tokens == ids("user two assistant four </s>")
+
+
+def test_words_that_only_an_open_answer_begins_with_belong_to_no_prompt(make_tokenizer, ids):
+    tokenizer = make_tokenizer(
+        chat_template="{% for m in messages %}{{ m.role }} {{ m.content }} </s> {% endfor %}"
+        "{% if add_generation_prompt %}assistant brief {% endif %}"
+    )
+    row = {"prompt": "two", "chosen": [assistant("four")], "rejected": [assistant("five")]}
+    pair = load(row, tokenizer)
+    assert pair.prompt_tokens == ids("user two </s>")
+    assert pair.chosen_tokens == ids("user two </s> assistant four </s>")
+
+
+def test_template_that_rewrites_the_prompt_is_refused(make_tokenizer):
+    tokenizer = make_tokenizer(
+        chat_template="{{ messages | length }} {% for m in messages %}{{ m.content }} {% endfor %}"
+    )
+    row = {"prompt": "two", "chosen": [assistant("four")], "rejected": [assistant("five")]}
+    with pytest.raises(DataError, match="Row 0: the chat template writes the prompt differently"):
+        load(row, tokenizer)
+
+
+@pytest.mark.parametrize(
+    ("row", "words"),
+    [
+        ({"prompt": "two", "chosen": "four"}, "column 'rejected' is missing"),
+        ({"prompt": "two", "chosen": "four", "rejected": 5}, "column 'rejected' holds '5'"),
+        ({"chosen": [assistant("four")], "rejected": [assistant("five")]}, "no prompt with"),
+        ({"chosen": [user("two")], "rejected": [user("two")]}, "no prompt with"),
+    ],
+)
+def test_bad_rows_are_refused(chat_tokenizer, row, words):
+    with pytest.raises(DataError, match="Row 0") as caught:
+        load(row, chat_tokenizer)
+    assert words in str(caught.value)
+
+
+def test_longer_answer_counts(plain_tokenizer):
+    row = {"prompt": "two plus", "chosen": "two", "rejected": "two plus four"}
+    load_preferences([row], plain_tokenizer, max_tokens=6)
+    with pytest.raises(DataError, match=r"Row 0 has 6 tokens, but data\.max_tokens = 5"):
+        load_preferences([row], plain_tokenizer, max_tokens=5)
+
+
+def test_tokenizer_without_end_token_is_refused(make_tokenizer):
+    row = {"prompt": "two", "chosen": "four", "rejected": "five"}
+    with pytest.raises(DataError, match="no end token"):
+        load(row, make_tokenizer(eos=None))
