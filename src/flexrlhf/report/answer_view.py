@@ -3,47 +3,51 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import zip_longest
 
-from flexrlhf.report.answers import Answer, AnswerPair
+from flexrlhf.report.answers import Answer
+from flexrlhf.report.comparison import Comparison
 from flexrlhf.report.formats import format_number
 from flexrlhf.report.markup import Html, element, join
 
 _SHADES = 5
 
 
-def answer_pairs(pairs: Sequence[AnswerPair]) -> Html:
-    """Returns one block per pair: the prompt on top, the two answers below it."""
+def comparison_blocks(comparisons: Sequence[Comparison]) -> Html:
+    """Returns one block per prompt: the prompt on top, answers to it side by side below."""
     rewards = [
         answer.reward
-        for pair in pairs
-        for answer in (pair.first, pair.last)
+        for comparison in comparisons
+        for answer in (*comparison.first, *comparison.last)
         if answer.reward is not None
     ]
-    return join(_pair(pair, rewards) for pair in pairs)
+    return join(_block(comparison, rewards) for comparison in comparisons)
 
 
-def _pair(pair: AnswerPair, rewards: Sequence[float]) -> Html:
-    answers = (_answer(pair.first, "first", rewards), _answer(pair.last, "last", rewards))
-    if pair.has_same_prompt:
-        head = element("div", _prompt(pair.first), class_="pair-prompt")
-        return element("article", head, element("div", *answers, class_="pair"), class_="sample")
-    columns = (
-        element("div", _prompt(answer), body)
-        for answer, body in zip((pair.first, pair.last), answers, strict=True)
-    )
-    return element("article", element("div", *columns, class_="pair"), class_="sample")
+def _block(comparison: Comparison, rewards: Sequence[float]) -> Html:
+    rows = [
+        element("div", _answer(first, rewards), _answer(last, rewards), class_="pair")
+        for first, last in zip_longest(comparison.first, comparison.last)
+    ]
+    return element("article", _prompts(comparison), *rows, class_="sample")
+
+
+def _prompts(comparison: Comparison) -> Html:
+    if comparison.has_same_prompt:
+        return element("div", _prompt(comparison.first[0]))
+    return element("div", _prompt(comparison.first[0]), _prompt(comparison.last[0]), class_="pair")
 
 
 def _prompt(answer: Answer) -> Html:
-    return join(
-        [
-            element("span", "Prompt", class_="tag"),
-            element("div", answer.prompt, class_="text prompt", dir="auto"),
-        ]
-    )
+    label = element("span", "Prompt", class_="tag")
+    text = element("div", answer.prompt, class_="text prompt", dir="auto")
+    return element("div", label, text, class_="cell")
 
 
-def _answer(answer: Answer, side: str, rewards: Sequence[float]) -> Html:
+def _answer(answer: Answer | None, rewards: Sequence[float]) -> Html:
+    """One answer; an empty place where the other side has more."""
+    if answer is None:
+        return element("div", class_="cell")
     head = element(
         "header",
         element("span", f"Iteration {answer.iteration}", class_="tag"),
@@ -51,7 +55,7 @@ def _answer(answer: Answer, side: str, rewards: Sequence[float]) -> Html:
         _reward(answer.reward, rewards),
     )
     body = element("div", answer.response or "(empty)", class_="text", dir="auto")
-    return element("div", head, body, _parts(answer), class_=f"answer {side}")
+    return element("div", head, body, _parts(answer), class_="cell answer")
 
 
 def _remarks(answer: Answer) -> list[Html]:

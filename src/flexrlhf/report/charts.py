@@ -53,7 +53,7 @@ def line_figure(lines: Sequence[Line], *, unit: str = "", is_log: bool = False) 
     traces: list[Figure] = []
     for line in lines:
         traces.extend(_line_traces(line, unit))
-    axis = {"type": "log"} if is_log else {}
+    axis = {"type": "log"} if is_log else _constant_range(lines)
     return {"data": traces, "layout": {"yaxis": axis, "showlegend": len(lines) > 1}}
 
 
@@ -116,6 +116,14 @@ def threshold_trace(value: float, label: str, along: Series, colour: str) -> Fig
         "line": {"color": colour, "width": 1.5, "dash": "dot"},
         "hoverinfo": "skip",
     }
+
+
+def _constant_range(lines: Sequence[Line]) -> Figure:
+    """Zero and twice the value, where all are the same: plotly would draw 1e-5 from -1 to 1."""
+    values = {value for line in lines for value in line.series.values}
+    if len(values) != 1 or values == {0.0}:
+        return {}
+    return {"range": sorted([0.0, short(2 * values.pop())])}
 
 
 def _line_traces(line: Line, unit: str) -> list[Figure]:

@@ -2,110 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
 
+from flexrlhf.core.names import ROLES
 from flexrlhf.report.charts import Chart, Figure, Line, band_traces, line_figure, threshold_trace
 from flexrlhf.report.colours import ALARM_COLOUR, MAIN_COLOUR, ROLE_COLOURS, SERIES_COLOURS
 from flexrlhf.report.headline import evaluation_title
+from flexrlhf.report.plain_metrics import KL, PLAIN_METRICS, PlainMetric
 from flexrlhf.report.run_folder import RunRecord, setting
 from flexrlhf.report.series import Metrics, evaluation_keys, keys_under, series
 
-
-@dataclass(frozen=True, slots=True)
-class _Plain:
-    """A chart of one metric, and of the metrics under it (`grad_norm/critic`)."""
-
-    key: str
-    title: str
-    unit: str
-    caption: str
-    colour: str = MAIN_COLOUR
-    scale: float = 1.0
-    is_noisy: bool = True
-
-
-_KL_CHART = _Plain(
-    "kl/mean",
-    "KL to the reference",
-    "nats per token",
-    "Distance from the starting policy; a steep climb often means that the reward is gamed.",
-)
-_PLAIN_CHARTS = (
-    _Plain(
-        "loss/policy",
-        "Policy loss",
-        "",
-        "Clipped surrogate; its level means little, a jump means trouble.",
-        ROLE_COLOURS["actor"],
-    ),
-    _Plain(
-        "loss/value",
-        "Value loss",
-        "",
-        "Error of the critic; it should fall while the critic learns to foresee the reward.",
-        ROLE_COLOURS["critic"],
-    ),
-    _Plain(
-        "loss/kl",
-        "KL loss",
-        "",
-        "The KL term that is added to the policy loss.",
-        ROLE_COLOURS["reference"],
-    ),
-    _Plain(
-        "kl/coefficient",
-        "KL coefficient",
-        "",
-        "What a nat of KL costs; an adaptive one follows its target.",
-        ROLE_COLOURS["reference"],
-        is_noisy=False,
-    ),
-    _Plain(
-        "loss/preference",
-        "Preference loss",
-        "nats",
-        "ln 2 ≈ 0.693 is guessing; lower means chosen answers score above rejected ones.",
-        ROLE_COLOURS["reward"],
-    ),
-    _Plain(
-        "accuracy/preference",
-        "Preference accuracy",
-        "%",
-        "Pairs of the batch whose chosen answer scores above the rejected one.",
-        ROLE_COLOURS["reward"],
-        scale=100.0,
-    ),
-    _Plain(
-        "loss/supervised",
-        "Supervised loss",
-        "nats per token",
-        "Cross-entropy of the answer tokens.",
-        ROLE_COLOURS["actor"],
-    ),
-    _Plain(
-        "ratio/clip_fraction",
-        "Clipped tokens",
-        "%",
-        "Tokens whose policy ratio left the clip range; far above 20 % the step is too large.",
-        scale=100.0,
-    ),
-    _Plain(
-        "entropy/mean",
-        "Entropy",
-        "nats per token",
-        "How undecided the policy is; a fall to zero ends exploration.",
-    ),
-    _Plain(
-        "response_tokens/mean",
-        "Response length",
-        "tokens",
-        "A steady climb can mean that length itself is rewarded.",
-    ),
-    _Plain("grad_norm", "Gradient norm", "", "Before clipping."),
-    _Plain("learning_rate", "Learning rate", "", "As the schedule set it.", is_noisy=False),
-)
-
-_COVERED = {plain.key for plain in (_KL_CHART, *_PLAIN_CHARTS)} | {"iteration", "samples", "tokens"}
+_COVERED = {plain.key for plain in (KL, *PLAIN_METRICS)} | {"iteration", "samples", "tokens"}
+_MAIN_ROLE = "actor"
+"""Whose metrics have no role in their key where several roles are trained."""
 _COVERED_PREFIXES = (
     "reward/",
     "eval/",
@@ -118,31 +27,34 @@ _COVERED_PREFIXES = (
     "utilization/",
     "cost/",
     "weights/",
-    "grad_norm/",
-    "learning_rate/",
 )
 
 
 def learning_charts(record: RunRecord) -> list[Chart]:
     """Returns the charts whose metrics this run has, the most telling first."""
     metrics = record.metrics
-    charts = [_reward_chart(metrics), _plain_chart(metrics, _KL_CHART)]
+    charts = [_reward_chart(metrics), _plain_chart(metrics, KL)]
     charts += [_reward_parts_chart(metrics)]
     charts += [_evaluation_chart(metrics, key) for key in evaluation_keys(metrics)]
-    charts += [_plain_chart(metrics, plain) for plain in _PLAIN_CHARTS]
+    charts += [_plain_chart(metrics, plain) for plain in PLAIN_METRICS]
     charts += [_gap_chart(record), _staleness_chart(metrics)]
     return [chart for chart in charts if chart is not None]
 
 
 def other_charts(record: RunRecord) -> list[Chart]:
     """Returns a chart for each metric that no other chart shows."""
-    keys = keys_under(record.metrics, "", without=_COVERED)
     charts = (
-        _plain_chart(record.metrics, _Plain(key, key, "", "", SERIES_COLOURS[5]))
-        for key in sorted(keys)
-        if not key.startswith(_COVERED_PREFIXES)
+        _plain_chart(record.metrics, PlainMetric(key, key, "", "", SERIES_COLOURS[5]))
+        for key in sorted(keys_under(record.metrics, ""))
+        if not _is_covered(key)
     )
     return [chart for chart in charts if chart is not None]
+
+
+def _is_covered(key: str) -> bool:
+    role, _, of_role = key.partition("/")
+    is_of_role = role in ROLES and of_role in _COVERED
+    return is_of_role or key in _COVERED or key.startswith(_COVERED_PREFIXES)
 
 
 def _reward_chart(metrics: Metrics) -> Chart | None:
@@ -164,24 +76,28 @@ def _reward_parts_chart(metrics: Metrics) -> Chart | None:
     keys = keys_under(metrics, "reward/", without=("reward/mean", "reward/std"))
     if len(keys) < 2:
         return None
-    figure = _family_figure(metrics, keys, "reward/")
+    figure = _family_figure(metrics, {key: key.removeprefix("reward/") for key in keys})
     return Chart("Reward by part", "", "Each reward function or model on its own.", figure)
 
 
 def _evaluation_chart(metrics: Metrics, key: str) -> Chart | None:
     caption = "On rows held out of training."
-    plain = _Plain(key, evaluation_title(key), "", caption, SERIES_COLOURS[3], is_noisy=False)
+    plain = PlainMetric(key, evaluation_title(key), "", caption, SERIES_COLOURS[3], is_noisy=False)
     return _plain_chart(metrics, plain)
 
 
-def _plain_chart(metrics: Metrics, plain: _Plain) -> Chart | None:
+def _plain_chart(metrics: Metrics, plain: PlainMetric) -> Chart | None:
     line = series(metrics, plain.key, scale=plain.scale)
-    family = keys_under(metrics, f"{plain.key}/")
+    if line is not None and plain.is_drawn_if_it_changes and len(set(line.values)) == 1:
+        return None
+    family = [f"{role}/{plain.key}" for role in ROLES]
+    family = [key for key in family if series(metrics, key) is not None]
     if line is None and not family:
         return None
     if family:
-        keys = [plain.key, *family] if line else family
-        figure = _family_figure(metrics, keys, f"{plain.key}/", is_noisy=plain.is_noisy)
+        roles = {key: key.removesuffix(f"/{plain.key}") for key in family}
+        labels = ({plain.key: _MAIN_ROLE} if line else {}) | roles
+        figure = _family_figure(metrics, labels, is_noisy=plain.is_noisy)
     else:
         assert line is not None
         drawn = Line(line, plain.title, plain.colour, is_noisy=plain.is_noisy)
@@ -189,18 +105,14 @@ def _plain_chart(metrics: Metrics, plain: _Plain) -> Chart | None:
     return Chart(plain.title, plain.unit, plain.caption, figure)
 
 
-def _family_figure(
-    metrics: Metrics, keys: list[str], prefix: str, *, is_noisy: bool = True
-) -> Figure:
-    """Lines of several keys; a role among them has its own colour."""
-    lines: list[Line] = []
-    roles: dict[str, str] = {str(role): colour for role, colour in ROLE_COLOURS.items()}
-    for index, key in enumerate(keys):
-        found = series(metrics, key)
-        if found is not None:
-            label = key.removeprefix(prefix)
-            colour = roles.get(label, SERIES_COLOURS[index % len(SERIES_COLOURS)])
-            lines.append(Line(found, label, colour, is_noisy))
+def _family_figure(metrics: Metrics, labels: Mapping[str, str], *, is_noisy: bool = True) -> Figure:
+    """Lines of several keys with their labels; a role among them has its own colour."""
+    colours: dict[str, str] = {str(role): colour for role, colour in ROLE_COLOURS.items()}
+    lines = [
+        Line(found, label, colours.get(label, SERIES_COLOURS[place % 8]), is_noisy)
+        for place, (key, label) in enumerate(labels.items())
+        if (found := series(metrics, key)) is not None
+    ]
     return line_figure(lines)
 
 
@@ -220,9 +132,9 @@ def _gap_chart(record: RunRecord) -> Chart | None:
 
 def _staleness_chart(metrics: Metrics) -> Chart | None:
     """None for a synchronous run, whose answers are never stale."""
-    keys = ["staleness/mean", "staleness/max"]
-    if not any(line.get(key) for line in metrics for key in keys):
+    labels = {"staleness/mean": "mean", "staleness/max": "max"}
+    if not any(line.get(key) for line in metrics for key in labels):
         return None
     caption = "Weight versions between the sampling of an answer and training on it."
-    figure = _family_figure(metrics, keys, "staleness/")
+    figure = _family_figure(metrics, labels)
     return Chart("Staleness", "versions", caption, figure)

@@ -83,7 +83,7 @@ def _rate_chart(metrics: Metrics, key: str, title: str, unit: str) -> Chart | No
     if found is None:
         return None
     figure = line_figure([Line(found, title, MAIN_COLOUR)], unit=unit)
-    figure["layout"]["yaxis"] = {"rangemode": "tozero", "exponentformat": "SI"}
+    figure["layout"]["yaxis"] |= {"rangemode": "tozero", "exponentformat": "SI"}
     return Chart(title, unit, "", figure)
 
 
@@ -94,7 +94,7 @@ def _memory_chart(metrics: Metrics) -> Chart | None:
     divisor, unit = byte_unit(max(found.values))
     scaled = replace(found, values=tuple(value / divisor for value in found.values))
     figure = line_figure([Line(scaled, "peak", MAIN_COLOUR, is_noisy=False)], unit=unit)
-    figure["layout"]["yaxis"]["rangemode"] = "tozero"
+    figure["layout"]["yaxis"] |= {"rangemode": "tozero"}
     caption = "Largest memory of a device or process within the iteration."
     return Chart("Peak memory", unit, caption, figure)
 
@@ -104,5 +104,5 @@ def _percent_chart(metrics: Metrics, key: str, title: str, caption: str) -> Char
     if found is None:
         return None
     figure = line_figure([Line(found, title, MAIN_COLOUR)], unit="%")
-    figure["layout"]["yaxis"]["rangemode"] = "tozero"
+    figure["layout"]["yaxis"] |= {"rangemode": "tozero"}
     return Chart(title, "%", caption, figure)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from flexrlhf.report.answer_view import answer_pairs
-from flexrlhf.report.answers import pair_answers
+from flexrlhf.report.answer_view import comparison_blocks
 from flexrlhf.report.charts import Chart, Figure, moving_window
+from flexrlhf.report.comparison import compare_answers
 from flexrlhf.report.formats import format_seconds
 from flexrlhf.report.headline import headline_cards
 from flexrlhf.report.learning_charts import learning_charts, other_charts
@@ -151,8 +151,8 @@ def _timeline(record: RunRecord, figures: dict[str, Figure], name: str) -> Html:
 
 
 def _answers(record: RunRecord, kind: str, title: str) -> Html:
-    pairs = pair_answers(record.answers, kind)
-    return _section(title, answer_pairs(pairs)) if pairs else Html("")
+    compared = compare_answers(record.answers, kind)
+    return _section(title, comparison_blocks(compared)) if compared else Html("")
 
 
 def run_details(record: RunRecord, title: str) -> Html:

@@ -108,7 +108,7 @@ def test_a_ppo_run_shows_reward_and_kl_first(runs):
 
 def test_parts_of_reward_evaluations_and_roles_have_lines_of_their_own(runs):
     more = {"reward/model": 1.0, "reward/length": 2.0, "eval/win_rate": 0.5}
-    more |= {"grad_norm/actor": 1.0, "grad_norm/critic": 2.0}
+    more |= {"grad_norm": 1.0, "critic/grad_norm": 2.0}
     charts = learning_charts(read_run(runs.write("ppo", metrics=[runs.line(1, **more)])))
     names = [trace["name"] for trace in chart(charts, "Reward by part").figure["data"]]
     assert names == ["model", "length"]
@@ -131,9 +131,22 @@ def test_staleness_is_drawn_only_where_answers_were_stale(runs):
     assert "Staleness" in titles(learning_charts(read_run(runs.write("b", metrics=stale))))
 
 
+def test_a_small_constant_is_not_drawn_as_zero(runs):
+    lines = [runs.line(i, learning_rate=1e-5) for i in (1, 2)]
+    charts = learning_charts(read_run(runs.write("ppo", metrics=lines)))
+    assert chart(charts, "Learning rate").figure["layout"]["yaxis"] == {"range": [0.0, 2e-5]}
+
+
+def test_a_coefficient_is_drawn_where_it_adapts(runs):
+    fixed = [runs.line(i, **{"kl/coefficient": 0.05}) for i in (1, 2)]
+    assert "KL coefficient" not in titles(learning_charts(read_run(runs.write("f", metrics=fixed))))
+    moving = [runs.line(i, **{"kl/coefficient": 0.05 * i}) for i in (1, 2)]
+    assert "KL coefficient" in titles(learning_charts(read_run(runs.write("m", metrics=moving))))
+
+
 def test_a_metric_that_no_chart_knows_is_drawn_apart(runs):
-    record = read_run(runs.write("ppo", metrics=[runs.line(1, **{"my/metric": 3.0})]))
-    (other,) = other_charts(record)
+    lines = [runs.line(1, **{"my/metric": 3.0, "critic/learning_rate": 1.0})]
+    (other,) = other_charts(read_run(runs.write("ppo", metrics=lines)))
     assert other.title == "my/metric"
 
 
