@@ -18,7 +18,12 @@ MEMORY_FILL = 0.8
 
 
 def find_micro_batch_tokens(
-    dry_step: Callable[[int], None], *, longest: int, num_samples: int, device: torch.device
+    dry_step: Callable[[int], None],
+    *,
+    longest: int,
+    num_samples: int,
+    reserved_bytes: int,
+    device: torch.device,
 ) -> int:
     """Returns the largest token budget whose step fits in memory.
 
@@ -31,20 +36,20 @@ def find_micro_batch_tokens(
             discards the gradient.
         longest: tokens of the longest prompt and response that the config allows.
         num_samples: sequences in a mini-batch; a larger micro-batch is never needed.
+        reserved_bytes: memory that other things will take before the first real step.
         device: where the step runs.
     """
     most = num_samples
     if device.type == "cpu":
         most = min(num_samples, max(1, CPU_TOKENS // longest))
-    count, fitting = 1, 1
+    count = 1
     while True:
         used = _step_bytes(dry_step, count, device)
-        fitting = count
         following = min(2 * count, most)
-        free = free_bytes(device)
+        free = free_bytes(device) - reserved_bytes
         logger.info("dry step: %d x %d tokens took %.0f MB", count, longest, used / 1e6)
         if following == count or used * following / count > MEMORY_FILL * free:
-            return fitting * longest
+            return count * longest
         count = following
 
 

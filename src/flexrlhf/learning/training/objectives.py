@@ -13,9 +13,9 @@ from typing import Protocol
 
 from torch import Tensor, nn
 
-from flexrlhf.learning.algorithms.aggregation import Aggregation, aggregate
+from flexrlhf.learning.algorithms.aggregation import Aggregation
 from flexrlhf.learning.algorithms.kl import KLEstimator, kl_loss
-from flexrlhf.learning.algorithms.policy import clipped_policy_loss
+from flexrlhf.learning.algorithms.policy import clipped_policy_loss, entropy_loss
 from flexrlhf.learning.algorithms.preference import pairwise_reward_loss
 from flexrlhf.learning.algorithms.supervised import supervised_loss
 from flexrlhf.learning.algorithms.value import clipped_value_loss
@@ -51,8 +51,10 @@ class MicroBatchLoss:
 class Objective(Protocol):
     """What a role learns from one micro-batch."""
 
-    fields: tuple[str, ...]
-    """Names of the per-token fields that the batch must carry."""
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """Names of the per-token fields that the batch must carry."""
+        ...
 
     def __call__(self, model: nn.Module, batch: Batch, counts: GlobalCounts) -> MicroBatchLoss:
         """Returns the micro-batch's part of the mini-batch loss."""
@@ -105,8 +107,10 @@ class PolicyObjective:
             aggregation=self.aggregation,
             **sizes,
         )
-        entropy = aggregate(entropy_BT, batch.mask, self.aggregation, **sizes)
-        loss = policy.loss - self.entropy_coef * entropy
+        loss = policy.loss
+        if self.entropy_coef:
+            entropy = entropy_loss(entropy_BT, batch.mask, aggregation=self.aggregation, **sizes)
+            loss = loss + self.entropy_coef * entropy
         sums = {
             "loss/policy": policy.loss.detach(),
             "clipped_tokens": policy.clipped_tokens,
@@ -131,6 +135,7 @@ class ValueObjective:
     """Clipped squared error of the critic."""
 
     clip: float
+    """How far a value may move from its old one; infinity sets no limit."""
     fields: tuple[str, ...] = ("values", "returns")
 
     def __call__(self, model: nn.Module, batch: Batch, counts: GlobalCounts) -> MicroBatchLoss:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -23,7 +25,7 @@ from flexrlhf.learning.training.shard import (
 )
 
 
-def autocast(device_type: str, precision: str) -> AbstractContextManager[None]:
+def autocast(device_type: str, precision: str) -> AbstractContextManager[Any]:
     """Returns bfloat16 autocast, or nothing for `float32`."""
     if precision == "bfloat16":
         return torch.autocast(device_type, dtype=torch.bfloat16)
@@ -53,7 +55,7 @@ class OneDeviceBackend:
         """The device that holds the weights."""
         return next(self.model.parameters()).device
 
-    def autocast(self) -> AbstractContextManager[None]:
+    def autocast(self) -> AbstractContextManager[Any]:
         """Returns the context that forward passes of this role run in."""
         return autocast(self.device.type, self._precision)
 
@@ -67,10 +69,9 @@ class OneDeviceBackend:
         Raises:
             RunFailed: the gradient is not finite; the weights are left as they were.
         """
-        grad_norm = nn.utils.clip_grad_norm_(
-            self.model.parameters(), self._settings.max_grad_norm
-        ).item()
-        if not torch.isfinite(torch.tensor(grad_norm)):
+        limit = math.inf if self._settings.max_grad_norm is None else self._settings.max_grad_norm
+        grad_norm = nn.utils.clip_grad_norm_(self.model.parameters(), limit).item()
+        if not math.isfinite(grad_norm):
             self._optimizer.zero_grad(set_to_none=True)
             raise RunFailed(
                 f"The gradient norm is {grad_norm} at optimiser step {self._step}.",
@@ -99,6 +100,10 @@ class OneDeviceBackend:
         load_weights(self.model, folder)
         self._step = load_optimizer(self._optimizer, self.model, folder)
 
-    def shard_bytes(self) -> int:
-        """Returns the bytes of weights and both AdamW moments."""
-        return 3 * sum(p.numel() * p.element_size() for p in self.model.parameters())
+    def weight_bytes(self) -> int:
+        """Returns the bytes of the weights."""
+        return sum(p.numel() * p.element_size() for p in self.model.parameters())
+
+    def optimizer_bytes(self) -> int:
+        """Returns the bytes of both AdamW moments."""
+        return 2 * self.weight_bytes()

@@ -26,8 +26,8 @@ class OptimizerSettings:
     weight_decay: float = 0.0
     betas: tuple[float, float] = (0.9, 0.999)
     epsilon: float = 1e-8
-    max_grad_norm: float = 1.0
-    """Gradients are scaled down to this L2 norm."""
+    max_grad_norm: float | None = 1.0
+    """Gradients are scaled down to this L2 norm; None sets no limit."""
 
 
 def learning_rate_at(step: int, settings: OptimizerSettings) -> float:

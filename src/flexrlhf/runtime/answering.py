@@ -1,0 +1,79 @@
+"""Answers of a trained policy to prompts, outside of any run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+
+from flexrlhf.core.errors import ConfigError
+from flexrlhf.learning.data.prompts import load_prompts
+from flexrlhf.learning.models.loading import load_policy, load_tokenizer
+from flexrlhf.learning.models.sizes import max_positions
+from flexrlhf.learning.models.source import ModelSource
+from flexrlhf.learning.rollout.engines import build_engine
+from flexrlhf.learning.rollout.protocol import Sampling
+from flexrlhf.runtime.generation import Generator, end_tokens
+
+
+def policy_folder(source: Path) -> Path:
+    """Returns the model folder of a run's last trained actor, or `source` if it is a model.
+
+    Raises:
+        ConfigError: there is neither.
+    """
+    if source.suffix == ".gguf" or (source / "config.json").is_file():
+        return source
+    found = [*source.glob("model/actor"), *source.glob("stages/*/model/actor")]
+    if found:
+        return max(found, key=lambda folder: folder.stat().st_mtime)
+    raise ConfigError(
+        f"{source} holds no model: it has neither config.json nor model/actor.",
+        "A run folder has model/actor once its run, or one of its stages, is finished.",
+        "Give a model folder, a GGUF file, or the folder of a finished run.",
+    )
+
+
+def answers(
+    source: Path,
+    prompts: Sequence[str],
+    *,
+    max_new_tokens: int,
+    temperature: float,
+    seed: int,
+) -> list[tuple[str, str]]:
+    """Returns each prompt with the policy's answer.
+
+    Prompts go through the model's chat template where it has one.
+
+    Args:
+        source: a run folder, a model folder, or a GGUF file.
+        prompts: texts.
+        max_new_tokens: the longest answer.
+        temperature: 0 takes the most likely token.
+        seed: of the sampling.
+
+    Raises:
+        ConfigError: there is no such model, or a prompt is too long for it.
+    """
+    model_source = ModelSource(path=str(policy_folder(source)))
+    tokenizer = load_tokenizer(model_source)
+    model = load_policy(model_source)
+    model.to(torch.device("cuda" if torch.cuda.is_available() else "cpu"))
+    rows = load_prompts(
+        [{"prompt": prompt} for prompt in prompts],
+        tokenizer,
+        max_prompt_tokens=max(1, (max_positions(model) or 1 << 20) - max_new_tokens),
+        chat="always" if tokenizer.chat_template else "never",
+    )
+    sampling = Sampling(
+        max_new_tokens=max_new_tokens,
+        temperature=temperature or 1.0,
+        greedy=temperature == 0,
+        seed=seed,
+        end_tokens=end_tokens(tokenizer),
+    )
+    generator = Generator(build_engine("native", model), tokenizer, torch.float32)
+    samples = generator.answer(list(enumerate(rows)), 1, sampling)
+    return [(prompt, sample.text) for prompt, sample in zip(prompts, samples, strict=True)]

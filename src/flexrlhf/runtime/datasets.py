@@ -1,0 +1,71 @@
+"""The rows of a run, tokenised: what it trains on and what it is evaluated on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from transformers import PreTrainedTokenizerBase
+
+from flexrlhf.config.data import REASONING_GYM, Data, DataSource
+from flexrlhf.core.algorithm_specs import DataKind
+from flexrlhf.learning.data.preferences import load_preferences
+from flexrlhf.learning.data.prompts import load_prompts
+from flexrlhf.learning.data.rows import load_rows
+from flexrlhf.learning.data.supervised import load_supervised
+
+
+@dataclass(frozen=True, slots=True)
+class RunData:
+    """Tokenised rows of one kind: prompts, supervised examples or preference pairs."""
+
+    training: Sequence[Any]
+    evaluation: Sequence[Any]
+    """At most `data.evaluation.samples` of the held-out rows; empty without an evaluation."""
+
+
+def load_data(section: Data, kind: DataKind, tokenizer: PreTrainedTokenizerBase) -> RunData:
+    """Loads and tokenises training and evaluation rows.
+
+    Raises:
+        DataError: a file is missing, broken or empty, or a row is too long.
+    """
+    source: DataSource | None = getattr(section, kind)
+    assert source is not None, "the config was checked"
+    evaluation = section.evaluation
+    return RunData(
+        training=_tokenised(source, section, kind, tokenizer),
+        evaluation=_tokenised(evaluation, section, kind, tokenizer)[: evaluation.samples]
+        if evaluation
+        else (),
+    )
+
+
+def _tokenised(
+    source: DataSource, section: Data, kind: DataKind, tokenizer: PreTrainedTokenizerBase
+) -> Sequence[Any]:
+    makes_rows = source.path.startswith(REASONING_GYM)
+    rows = load_rows(
+        source.path,
+        size=source.size if makes_rows else None,
+        seed=source.seed,
+        options=source.options,
+    )
+    if kind == "prompts":
+        return load_prompts(
+            rows,
+            tokenizer,
+            prompt_column=source.prompt_column,
+            system_prompt=source.system_prompt,
+            max_prompt_tokens=section.max_prompt_tokens,
+            too_long=section.too_long,
+            chat=source.chat,
+        )
+    loader = load_supervised if kind == "supervised" else load_preferences
+    return loader(
+        rows,
+        tokenizer,
+        max_tokens=section.max_tokens,
+        too_long=section.too_long,
+    )

@@ -1,0 +1,97 @@
+"""How good the trained role is on rows that it never trains on."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from flexrlhf.core.algorithm_specs import DataKind
+from flexrlhf.learning.data.collation import (
+    COLLATE,
+    Item,
+    item_tokens,
+    num_sequences,
+    num_trainable_tokens,
+)
+from flexrlhf.learning.data.experience import Prompt, Sample, pack_by_tokens
+from flexrlhf.learning.rollout.protocol import Sampling
+from flexrlhf.learning.training.objectives import GlobalCounts
+from flexrlhf.learning.training.step import RoleTrainer
+from flexrlhf.runtime.generation import Generator
+from flexrlhf.runtime.reward_role import RewardRole
+
+CHUNK_TOKENS = 4096
+"""Tokens of one evaluation chunk, padding included."""
+
+EvaluationResult = tuple[Mapping[str, float], Sequence[Sample]]
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """An evaluation and when it is due."""
+
+    every: int
+    """Iterations between two evaluations."""
+    last: int
+    """The run's last iteration, which is always evaluated."""
+    run: Callable[[], EvaluationResult]
+
+    def is_due(self, iteration: int) -> bool:
+        """Returns whether finished iteration `iteration` (0: before training) is evaluated."""
+        return iteration % self.every == 0 or iteration == self.last
+
+
+def answer_evaluation(
+    generator: Generator,
+    reward: RewardRole,
+    prompts: Sequence[Prompt],
+    answers_per_prompt: int,
+    sampling: Sampling,
+) -> Callable[[], EvaluationResult]:
+    """Returns an evaluation that answers prompts and rewards the answers as training does."""
+
+    def run() -> EvaluationResult:
+        samples = generator.evaluate(prompts, answers_per_prompt, sampling)
+        reward.score(samples)
+        metrics = {
+            "eval/reward": statistics.fmean(sample.reward for sample in samples),
+            "eval/response_tokens": statistics.fmean(s.num_response_tokens for s in samples),
+        }
+        for part in dict.fromkeys(name for sample in samples for name in sample.reward_parts):
+            metrics[f"eval/reward_{part}"] = statistics.fmean(
+                s.reward_parts[part] for s in samples if part in s.reward_parts
+            )
+        return metrics, samples
+
+    return run
+
+
+def loss_evaluation(
+    kind: DataKind, trainer: RoleTrainer, items: Sequence[Item]
+) -> Callable[[], EvaluationResult]:
+    """Returns an evaluation of the training loss (and accuracy of pairs) on held-out rows."""
+    lengths = [item_tokens(item) for item in items]
+    counts = GlobalCounts(
+        num_tokens=sum(num_trainable_tokens(item) for item in items),
+        num_sequences=sum(num_sequences(item) for item in items),
+        max_tokens=max(lengths),
+    )
+
+    @torch.no_grad()
+    def run() -> EvaluationResult:
+        sums: dict[str, float] = {}
+        for positions in pack_by_tokens(lengths, max_tokens=max(CHUNK_TOKENS, *lengths)):
+            batch = COLLATE[kind]([items[p] for p in positions], ()).to(trainer.backend.device)
+            part = trainer.objective(trainer.backend.model, batch, counts)
+            for name, total in part.sums.items():
+                sums[name] = sums.get(name, 0.0) + total.item()
+        metrics = {f"eval/{name.replace('/', '_')}": value for name, value in sums.items()}
+        correct = metrics.pop("eval/correct_pairs", None)
+        if correct is not None:
+            metrics["eval/accuracy_preference"] = 2 * correct / counts.num_sequences
+        return metrics, []
+
+    return run

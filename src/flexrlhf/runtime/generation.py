@@ -1,0 +1,111 @@
+"""From the draw of prompts to samples with their text and log-probs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import cast
+
+import torch
+from transformers import PreTrainedTokenizerBase
+
+from flexrlhf.learning.data.experience import Prompt, Sample
+from flexrlhf.learning.data.order import SeededOrder
+from flexrlhf.learning.rollout.protocol import Generation, Request, RolloutEngine, Sampling
+
+EVALUATION_IDS = 1 << 62
+"""Sample ids of evaluation start here, so that no training sample shares their random numbers."""
+
+
+@dataclass(frozen=True, slots=True)
+class PromptDraw:
+    """The prompts of a run in their seeded order."""
+
+    prompts: Sequence[Prompt]
+    order: SeededOrder
+    per_iteration: int
+    answers_per_prompt: int
+
+    def micro_batch(self, iteration: int, index: int, num_micro_batches: int) -> list[int]:
+        """Returns the global draw numbers of one generation micro-batch."""
+        first, last = (
+            iteration * self.per_iteration + part * self.per_iteration // num_micro_batches
+            for part in (index, index + 1)
+        )
+        return list(range(first, last))
+
+    def prompt(self, draw: int) -> Prompt:
+        """Returns the prompt with global draw number `draw`."""
+        return self.prompts[self.order.take(draw, 1)[0]]
+
+
+def end_tokens(tokenizer: PreTrainedTokenizerBase) -> tuple[int, ...]:
+    """Returns the tokens that end an answer; none where the tokenizer names no end token."""
+    end = tokenizer.eos_token_id
+    return () if end is None else (cast("int", end),)
+
+
+class Generator:
+    """Writes answers with an engine and turns them into samples.
+
+    Args:
+        engine: holds the policy's weights.
+        tokenizer: decodes answers for reward functions.
+        dtype: of the per-token numbers.
+    """
+
+    def __init__(
+        self, engine: RolloutEngine, tokenizer: PreTrainedTokenizerBase, dtype: torch.dtype
+    ) -> None:
+        self.engine = engine
+        self._tokenizer = tokenizer
+        self._dtype = dtype
+
+    def answer(
+        self, draws: Sequence[tuple[int, Prompt]], answers_per_prompt: int, sampling: Sampling
+    ) -> list[Sample]:
+        """Returns `answers_per_prompt` samples for each (draw number, prompt), in id order."""
+        requests = [
+            Request(
+                prompt_tokens=prompt.tokens,
+                sample_ids=tuple(
+                    draw * answers_per_prompt + answer for answer in range(answers_per_prompt)
+                ),
+            )
+            for draw, prompt in draws
+        ]
+        prompts = [prompt for _, prompt in draws for _ in range(answers_per_prompt)]
+        generations = self.engine.generate(requests, sampling)
+        return [
+            self._sample(generation, prompt)
+            for generation, prompt in zip(generations, prompts, strict=True)
+        ]
+
+    def evaluate(
+        self, prompts: Sequence[Prompt], answers_per_prompt: int, sampling: Sampling
+    ) -> list[Sample]:
+        """Answers held-out prompts; the same prompts always meet the same random numbers."""
+        first = EVALUATION_IDS // answers_per_prompt
+        draws = [(first + number, prompt) for number, prompt in enumerate(prompts)]
+        return self.answer(draws, answers_per_prompt, sampling)
+
+    def _sample(self, generation: Generation, prompt: Prompt) -> Sample:
+        num_prompt = len(prompt.tokens)
+        num_tokens = num_prompt + len(generation.tokens)
+        mask = torch.zeros(num_tokens, dtype=torch.bool)
+        mask[num_prompt:] = True
+        fields = {}
+        for name in ("logprobs", "sampling_logprobs"):
+            fields[name] = torch.zeros(num_tokens, dtype=self._dtype)
+            fields[name][num_prompt:] = torch.tensor(getattr(generation, name), dtype=self._dtype)
+        return Sample(
+            sample_id=generation.sample_id,
+            prompt=prompt,
+            tokens=torch.tensor((*prompt.tokens, *generation.tokens)),
+            num_prompt_tokens=num_prompt,
+            mask=mask,
+            text=str(self._tokenizer.decode(list(generation.tokens), skip_special_tokens=True)),
+            finished=generation.finished,
+            weight_version=generation.weight_version,
+            fields=fields,
+        )

@@ -1,0 +1,181 @@
+"""The training loop of one run or stage."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+from flexrlhf.config.resolution import settled
+from flexrlhf.core.clock import WallClock
+from flexrlhf.core.timeline import Span, Timeline, read_trace, write_trace
+from flexrlhf.planning.placement.plan import Plan
+from flexrlhf.planning.workflow.graph import Graph
+from flexrlhf.planning.workflow.iteration import iteration_graph
+from flexrlhf.runtime.executor import Executor, IterationResult
+from flexrlhf.runtime.launch import Launched
+from flexrlhf.runtime.measurements import joined
+from flexrlhf.runtime.records import RunRecords
+from flexrlhf.runtime.recover import CheckpointStore
+from flexrlhf.runtime.telemetry import memory_efficiency, timeline_metrics
+from flexrlhf.runtime.worker_group import InProcessGroup
+
+logger = logging.getLogger(__name__)
+
+TIMELINE_ITERATIONS = 100
+"""Iterations that `timeline.json` shows, the newest."""
+
+
+class Listener(Protocol):
+    """Hears how a run goes on."""
+
+    def start_stage(self, name: str, iterations: int, finished: int) -> None:
+        """A stage begins, or goes on after `finished` iterations."""
+        ...
+
+    def finish_iteration(self, iteration: int, metrics: Mapping[str, float]) -> None:
+        """An iteration, counted from 1, is finished."""
+        ...
+
+
+class TrainingRun:
+    """One run or stage: its workers, its folder, and how far it has come.
+
+    Args:
+        name: of the stage, for messages.
+        folder: the run folder.
+        launched: the worker and its config.
+        plan: where the roles sit.
+    """
+
+    def __init__(self, name: str, folder: Path, launched: Launched, plan: Plan) -> None:
+        run = launched.config.run
+        self.name = name
+        self.iterations = launched.config.training.iterations
+        self._folder = folder
+        self._launched = launched
+        self._plan = plan
+        self._every = run.checkpoint_every
+        self._deadline_s = run.task_deadline_s
+        self._checkpoints = CheckpointStore(folder / "checkpoints", keep=run.keep_checkpoints)
+        self._records = RunRecords(
+            folder, run.trackers, samples_per_iteration=run.samples_per_iteration
+        )
+        self._timeline = _earlier_timeline(folder / "timeline.json")
+        self._group = InProcessGroup("main", launched.worker, _clock_after(self._timeline))
+
+    def train(self, listener: Listener) -> None:
+        """Trains from the newest checkpoint, or from the start, to the last iteration."""
+        finished = self._restore()
+        executor = Executor(
+            {"main": self._group}, start_iteration=finished, deadline_s=self._deadline_s
+        )
+        listener.start_stage(self.name, self.iterations, finished)
+        if finished == 0:
+            self._record_initial_evaluation()
+        for iteration in range(finished, self.iterations):
+            result = executor.run(self._graph(iteration))
+            self._timeline = _newest(self._timeline, result.spans)
+            metrics = self._metrics(result) | self._evaluation(iteration + 1)
+            self._record(iteration + 1, metrics)
+            if self._is_checkpoint_due(iteration + 1):
+                self._save(iteration + 1)
+            listener.finish_iteration(iteration + 1, metrics)
+        self._ask("write_models", self._folder / "model", self._launched.tokenizer)
+
+    def close(self) -> None:
+        """Writes the timeline and lets go of workers and trackers."""
+        write_trace(self._folder / "timeline.json", {"measured": self._timeline})
+        self._records.close()
+        self._group.close()
+
+    def _graph(self, iteration: int) -> Graph:
+        return iteration_graph(self._launched.spec, self._plan, self._launched.shape, iteration)
+
+    def _ask(self, method: str, *arguments: Any) -> Any:
+        return self._group.call(method, *arguments, deadline_s=self._deadline_s)
+
+    def _metrics(self, result: IterationResult) -> dict[str, float]:
+        """Joins what tasks measured with what the timeline and the memory show."""
+        timeline = Timeline(["main"], result.spans)
+        metrics = joined(result.measurements)
+        metrics |= timeline_metrics(timeline, timeline.iterations[0])
+        for count in ("samples", "tokens"):
+            metrics[count] = int(metrics[count])
+            rate = metrics[count] / metrics["time/iteration_s"]
+            metrics[f"throughput/{count}_per_s"] = rate
+        metrics["memory/peak_bytes"] = self._ask("peak_bytes")
+        metrics["memory/efficiency"] = memory_efficiency(result.spans, self._ask("role_bytes"))
+        return metrics
+
+    def _evaluation(self, iteration: int) -> dict[str, float]:
+        metrics, samples = self._ask("evaluate", iteration)
+        self._records.write_samples(iteration, samples, "evaluation")
+        return dict(metrics)
+
+    def _record_initial_evaluation(self) -> None:
+        metrics = self._evaluation(0)
+        if metrics:
+            self._records.write(0, metrics)
+
+    def _record(self, iteration: int, metrics: Mapping[str, float]) -> None:
+        self._records.write(iteration, metrics)
+        self._records.write_samples(iteration, self._launched.worker.samples, "train")
+        gap = metrics.get("logprob_gap/max", 0.0)
+        alarm = settled(self._launched.config.rollout.gap_alarm)
+        if gap > alarm:
+            logger.warning(
+                "%s, iteration %d: engine and trainer differ by %.2g in a log-prob, more than "
+                "rollout.gap_alarm = %g. The engine may hold other weights than the trainer.",
+                self.name,
+                iteration,
+                gap,
+                alarm,
+            )
+
+    def _is_checkpoint_due(self, iteration: int) -> bool:
+        return iteration % self._every == 0 or iteration == self.iterations
+
+    def _save(self, iteration: int) -> None:
+        self._checkpoints.save(
+            iteration,
+            lambda folder: self._ask("save", folder),
+            {"worker": self._ask("state")},
+            num_bytes=sum(role.saved for role in self._ask("role_bytes").values()),
+        )
+        write_trace(self._folder / "timeline.json", {"measured": self._timeline})
+
+    def _restore(self) -> int:
+        """Returns the finished iterations of the newest checkpoint, after loading it."""
+        state = self._checkpoints.load(lambda folder: self._ask("load", folder))
+        finished = 0 if state is None else int(state["iteration"])
+        if state is not None:
+            self._ask("restore_state", state["worker"])
+            logger.info("%s: going on after iteration %d", self.name, finished)
+        self._records.restart_after(finished if state is not None else -1)
+        kept = [s for s in self._timeline.spans if (s.iteration or 0) <= finished]
+        self._timeline = Timeline(["main"], kept)
+        return finished
+
+
+def _earlier_timeline(path: Path) -> Timeline:
+    """Returns the timeline that an interrupted run left, or an empty one."""
+    if path.is_file():
+        return read_trace(path)["measured"]
+    return Timeline(["main"])
+
+
+def _newest(timeline: Timeline, spans: Sequence[Span]) -> Timeline:
+    """Returns the timeline with one more iteration, without those too old to show."""
+    everything = (*timeline.spans, *spans)
+    last = max((span.iteration or 0 for span in everything), default=0)
+    kept = [s for s in everything if (s.iteration or 0) > last - TIMELINE_ITERATIONS]
+    return Timeline(timeline.devices, kept)
+
+
+def _clock_after(timeline: Timeline) -> WallClock:
+    """Returns a clock that goes on where a timeline ends."""
+    end_s = max((span.end_s for span in timeline.spans), default=0.0)
+    return WallClock(time.monotonic() - end_s)

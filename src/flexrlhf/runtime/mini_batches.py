@@ -1,0 +1,94 @@
+"""Cutting an iteration's items into mini-batches and micro-batches.
+
+Mini-batches are cut by item id from a seeded permutation, never by arrival, so that every placement
+trains on the same ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from flexrlhf.learning.data.collation import (
+    Item,
+    item_tokens,
+    num_micro_batches,
+    num_sequences,
+    num_trainable_tokens,
+)
+from flexrlhf.learning.data.experience import pack_by_tokens
+from flexrlhf.learning.data.order import SeededOrder
+from flexrlhf.learning.training.objectives import GlobalCounts
+
+
+@dataclass(frozen=True, slots=True)
+class MicroBatchLimit:
+    """The size of a micro-batch: a token budget, or a fixed number of items."""
+
+    max_tokens: int | None
+    max_items: int | None = None
+
+    def bound(self, num_items: int, longest: int) -> int:
+        """Returns the most micro-batches that `num_items` items can need."""
+        if self.max_items is not None:
+            return -(-num_items // self.max_items)
+        assert self.max_tokens is not None
+        return num_micro_batches(num_items, longest=longest, max_tokens=self.max_tokens)
+
+    def cut(self, lengths: Sequence[int]) -> list[list[int]]:
+        """Returns indices into `lengths`, micro-batch by micro-batch, longest first."""
+        if self.max_items is None:
+            assert self.max_tokens is not None
+            return pack_by_tokens(lengths, max_tokens=self.max_tokens)
+        order = sorted(range(len(lengths)), key=lambda index: (-lengths[index], index))
+        return [order[i : i + self.max_items] for i in range(0, len(order), self.max_items)]
+
+
+@dataclass(frozen=True, slots=True)
+class MiniBatch:
+    """The items of one optimiser step, packed into micro-batches."""
+
+    micro_batches: tuple[tuple[Item, ...], ...]
+    counts: GlobalCounts
+
+    def micro_batch(self, index: int) -> tuple[Item, ...]:
+        """Returns the items of a micro-batch; none where the packing needed fewer."""
+        return self.micro_batches[index] if index < len(self.micro_batches) else ()
+
+
+def permutation(num_items: int, *, seed: int, iteration: int, epoch: int) -> list[int]:
+    """Returns a seeded order of items, the same for the same four numbers."""
+    order = SeededOrder(num_items, (seed + 1 << 32) + iteration)
+    return order.take(epoch * num_items, num_items)
+
+
+def cut_mini_batch(
+    items: Sequence[Item],
+    order: Sequence[int],
+    index: int,
+    num_mini_batches: int,
+    *,
+    limit: MicroBatchLimit,
+    max_answer_tokens: int,
+) -> MiniBatch:
+    """Returns mini-batch `index` of `num_mini_batches` equal ones.
+
+    Args:
+        items: all items of the iteration, in the order of their ids.
+        order: a permutation of their positions.
+        index: which mini-batch, from 0.
+        num_mini_batches: how many the iteration is cut into.
+        limit: the size of a micro-batch.
+        max_answer_tokens: the longest answer allowed.
+    """
+    size = len(items) // num_mini_batches
+    chosen = [items[position] for position in order[index * size : (index + 1) * size]]
+    bins = limit.cut([item_tokens(item) for item in chosen])
+    return MiniBatch(
+        micro_batches=tuple(tuple(chosen[i] for i in positions) for positions in bins),
+        counts=GlobalCounts(
+            num_tokens=sum(num_trainable_tokens(item) for item in chosen),
+            num_sequences=sum(num_sequences(item) for item in chosen),
+            max_tokens=max_answer_tokens,
+        ),
+    )

@@ -1,0 +1,112 @@
+"""What a run writes while it goes on: metrics, samples, trackers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+from flexrlhf.core.errors import RunFailed
+from flexrlhf.core.plugins import load_plugin
+from flexrlhf.learning.data.experience import Sample
+from flexrlhf.runtime.run_folder import write_text
+
+
+class Tracker(Protocol):
+    """Sends metrics to a dashboard."""
+
+    def write(self, iteration: int, metrics: Mapping[str, float]) -> None:
+        """Records the metrics of one iteration."""
+        ...
+
+    def close(self) -> None:
+        """Flushes and lets go."""
+        ...
+
+
+TRACKERS: Mapping[str, str] = {
+    "tensorboard": "flexrlhf.runtime.tensorboard:TensorBoardTracker",
+}
+
+
+class RunRecords:
+    """Appends to `metrics.jsonl` and `samples.jsonl` of a run folder.
+
+    Args:
+        folder: the run folder.
+        trackers: names from `TRACKERS`.
+        samples_per_iteration: answers written per iteration, from the start of the batch.
+    """
+
+    def __init__(
+        self, folder: Path, trackers: Sequence[str], *, samples_per_iteration: int
+    ) -> None:
+        self._metrics = folder / "metrics.jsonl"
+        self._samples = folder / "samples.jsonl"
+        self._samples_per_iteration = samples_per_iteration
+        self._trackers: list[Tracker] = [
+            load_plugin("run.trackers", TRACKERS, name)(folder) for name in trackers
+        ]
+
+    def restart_after(self, iteration: int) -> None:
+        """Drops every line after finished iteration `iteration`; a resumed run writes them anew."""
+        for path in (self._metrics, self._samples):
+            if path.exists():
+                kept = [row for row in read_rows(path) if row["iteration"] <= iteration]
+                write_text(path, "".join(json.dumps(row) + "\n" for row in kept))
+
+    def write(self, iteration: int, metrics: Mapping[str, float]) -> None:
+        """Appends the metrics of finished iteration `iteration`."""
+        row = {"iteration": iteration, **metrics}
+        _append(self._metrics, [row])
+        for tracker in self._trackers:
+            tracker.write(iteration, metrics)
+
+    def write_samples(self, iteration: int, samples: Sequence[Sample], kind: str) -> None:
+        """Appends the first few answers of finished iteration `iteration`."""
+        chosen = samples[: self._samples_per_iteration]
+        _append(self._samples, [_sample_row(iteration, sample, kind) for sample in chosen])
+
+    def close(self) -> None:
+        """Flushes the trackers."""
+        for tracker in self._trackers:
+            tracker.close()
+
+
+def read_rows(path: Path) -> list[dict[str, Any]]:
+    """Returns the complete rows of a JSON-lines file; a torn last line is left out."""
+    rows = []
+    for line in path.read_text().splitlines():
+        try:
+            rows.append(json.loads(line))
+        except json.JSONDecodeError:
+            break
+    return rows
+
+
+def _sample_row(iteration: int, sample: Sample, kind: str) -> dict[str, Any]:
+    return {
+        "iteration": iteration,
+        "kind": kind,
+        "sample_id": sample.sample_id,
+        "prompt": sample.prompt.text,
+        "response": sample.text,
+        "reward": sample.reward,
+        "reward_parts": sample.reward_parts,
+        "finished": sample.finished,
+        "response_tokens": sample.num_response_tokens,
+    }
+
+
+def _append(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
+    try:
+        with path.open("a") as file:
+            file.writelines(json.dumps(row) + "\n" for row in rows)
+            file.flush()
+    except OSError as error:
+        raise RunFailed(
+            f"Writing {path} failed: {error.strerror or error}.",
+            "Finished checkpoints are untouched.",
+            "Free some space or mend the permissions, then start again with --resume.",
+        ) from error

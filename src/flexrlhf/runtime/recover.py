@@ -1,0 +1,156 @@
+"""Checkpoints of a whole run: written atomically, read back bit for bit.
+
+`checkpoints/iteration-N` holds every trained role's shard, the random states, and `run.json` with
+what the loop itself must remember. A folder appears under its name only when it is complete.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors.torch import load_file, save_file
+
+from flexrlhf.core.errors import CheckpointError, RunFailed
+from flexrlhf.learning.models.atomic_folder import atomic_folder
+
+FORMAT = 1
+"""Raised when the layout of a checkpoint changes."""
+
+
+class CheckpointStore:
+    """The checkpoints of one run folder.
+
+    Args:
+        folder: `RUN_DIR/checkpoints`.
+        keep: how many of the newest stay.
+    """
+
+    def __init__(self, folder: Path, *, keep: int) -> None:
+        self._folder = folder
+        self._keep = keep
+
+    def newest(self) -> Path | None:
+        """Returns the newest complete checkpoint."""
+        complete = sorted(self._folder.glob("iteration-*"), key=_iteration_of)
+        return complete[-1] if complete else None
+
+    def save(
+        self,
+        iteration: int,
+        save_roles: Callable[[Path], None],
+        state: Mapping[str, Any],
+        *,
+        num_bytes: int,
+    ) -> Path:
+        """Writes the checkpoint of finished iteration `iteration` and removes old ones.
+
+        Args:
+            iteration: finished iterations.
+            save_roles: writes the trained roles into a folder.
+            state: JSON-able values of the loop.
+            num_bytes: what `save_roles` will write, to check the disk first.
+
+        Raises:
+            RunFailed: the disk is too full; older checkpoints are left untouched.
+        """
+        self._folder.mkdir(parents=True, exist_ok=True)
+        _check_space(self._folder, num_bytes)
+        folder = self._folder / f"iteration-{iteration}"
+        try:
+            with atomic_folder(folder) as partial:
+                save_roles(partial)
+                _save_random_states(partial)
+                document = {"format": FORMAT, "iteration": iteration, **state}
+                (partial / "run.json").write_text(json.dumps(document, indent=1))
+        except OSError as error:
+            raise _disk_error(self._folder, error) from error
+        self._remove_old()
+        return folder
+
+    def load(self, load_roles: Callable[[Path], None]) -> dict[str, Any] | None:
+        """Restores the newest checkpoint and returns its state, or None when there is none.
+
+        Raises:
+            CheckpointError: the checkpoint cannot be read.
+        """
+        newest = self.newest()
+        if newest is None:
+            return None
+        try:
+            state = json.loads((newest / "run.json").read_text())
+        except (OSError, json.JSONDecodeError) as error:
+            raise CheckpointError(
+                f"{newest / 'run.json'} cannot be read: {error}", "", f"Delete {newest}."
+            ) from error
+        if state.get("format") != FORMAT:
+            raise CheckpointError(
+                f"{newest} has checkpoint format {state.get('format')}.",
+                f"This version reads format {FORMAT}.",
+                "Resume with the version that wrote it.",
+            )
+        load_roles(newest)
+        _load_random_states(newest)
+        return state
+
+    def _remove_old(self) -> None:
+        complete = sorted(self._folder.glob("iteration-*"), key=_iteration_of)
+        torn = self._folder.glob(".iteration-*")
+        for old in (*complete[: -self._keep], *torn):
+            shutil.rmtree(old)
+
+
+def _iteration_of(folder: Path) -> int:
+    return int(folder.name.removeprefix("iteration-"))
+
+
+def _check_space(folder: Path, num_bytes: int) -> None:
+    free = shutil.disk_usage(folder).free
+    needed = int(1.05 * num_bytes) + (1 << 20)
+    if free < needed:
+        raise RunFailed(
+            f"A checkpoint needs {needed / 1e9:.2f} GB in {folder}, {free / 1e9:.2f} GB are free.",
+            "The old checkpoints are kept until the new one is complete.",
+            "Free some space, or lower run.keep_checkpoints, then start again with --resume.",
+        )
+
+
+def _disk_error(folder: Path, error: OSError) -> RunFailed:
+    return RunFailed(
+        f"Writing to {folder} failed: {error.strerror or error}.",
+        "Older checkpoints are complete and untouched.",
+        "Free some space or mend the permissions, then start again with --resume.",
+    )
+
+
+def _save_random_states(folder: Path) -> None:
+    """Keeps the global generators; the loop draws from its own, a reward function may not."""
+    version, internal, gauss = random.getstate()
+    kind, keys, position, has_gauss, cached = np.random.get_state()
+    state = {
+        "python": [version, list(internal), gauss],
+        "numpy": [str(kind), np.asarray(keys).tolist(), position, has_gauss, cached],
+    }
+    (folder / "random.json").write_text(json.dumps(state))
+    tensors = {"cpu": torch.get_rng_state()}
+    if torch.cuda.is_available():
+        tensors["cuda"] = torch.cuda.get_rng_state()
+    save_file(tensors, str(folder / "random.safetensors"))
+
+
+def _load_random_states(folder: Path) -> None:
+    state = json.loads((folder / "random.json").read_text())
+    version, internal, gauss = state["python"]
+    random.setstate((version, tuple(internal), gauss))
+    kind, keys, position, has_gauss, cached = state["numpy"]
+    np.random.set_state((kind, np.array(keys, np.uint32), position, has_gauss, cached))
+    tensors = load_file(str(folder / "random.safetensors"))
+    torch.set_rng_state(tensors["cpu"])
+    if "cuda" in tensors and torch.cuda.is_available():
+        torch.cuda.set_rng_state(tensors["cuda"])

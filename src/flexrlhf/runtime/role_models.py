@@ -1,0 +1,122 @@
+"""The modules of a run's roles, on one device."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+from transformers import PreTrainedTokenizerBase
+
+from flexrlhf.config.resolution import role_origin
+from flexrlhf.config.schema import RunConfig
+from flexrlhf.core.algorithm_specs import AlgorithmSpec
+from flexrlhf.core.errors import ConfigError
+from flexrlhf.core.names import Role
+from flexrlhf.learning.models.gradient_checkpointing import enable_gradient_checkpointing
+from flexrlhf.learning.models.loading import (
+    load_policy,
+    load_scorer,
+    load_shared_actor_critic,
+    load_tokenizer,
+)
+from flexrlhf.learning.models.sizes import max_positions
+from flexrlhf.learning.models.source import ModelSource
+from flexrlhf.learning.models.vocabulary import check_vocabularies, check_vocabulary_fits
+
+
+@dataclass(frozen=True, slots=True)
+class RoleModels:
+    """Every role's module and the tokenizer that they share."""
+
+    models: Mapping[Role, nn.Module]
+    tokenizer: PreTrainedTokenizerBase
+
+
+def load_roles(
+    config: RunConfig, spec: AlgorithmSpec, device: torch.device, *, longest: int
+) -> RoleModels:
+    """Loads the models of all roles and checks that they fit each other.
+
+    Args:
+        config: a resolved run, without stages.
+        spec: its algorithm.
+        device: where the models go.
+        longest: tokens of the longest sequence that they will read.
+
+    Raises:
+        ConfigError: a model is missing, does not load, reads too few tokens, or has another
+            vocabulary than the others.
+    """
+    sources: dict[Role, ModelSource] = {
+        role: source for role in spec.roles if (source := model_source(role, config))
+    }
+    main_role = spec.trained[0]
+    tokenizers = _tokenizers(sources, main_role)
+    check_vocabularies({str(role): tokenizer for role, tokenizer in tokenizers.items()})
+    models: dict[Role, nn.Module] = {}
+    for role, source in sources.items():
+        model = _loader(role, spec)(source).to(device)
+        check_vocabulary_fits(role, _inner(model), tokenizers[role])
+        _check_length(role, model, longest)
+        if role not in spec.trained:
+            model.requires_grad_(False)  # noqa: FBT003 - torch's own signature
+        elif config.training.gradient_checkpointing:
+            enable_gradient_checkpointing(model)
+        if role in spec.trained and source.dtype == "bfloat16":
+            raise ConfigError(
+                f"model.{role}.dtype = bfloat16, but {role} is trained.",
+                "Weights with 8 bits of precision lose small updates.",
+                "Keep dtype: float32 and set training.precision: bfloat16.",
+            )
+        models[role] = model
+    return RoleModels(models, tokenizers[main_role])
+
+
+def _loader(role: Role, spec: AlgorithmSpec) -> Callable[[ModelSource], nn.Module]:
+    if role in ("critic", "reward"):
+        return load_scorer
+    return load_shared_actor_critic if spec.shares_trunk and role == "actor" else load_policy
+
+
+def model_source(role: Role, config: RunConfig) -> ModelSource | None:
+    """Returns where a role's model comes from; None for rewards that are functions alone."""
+    origin = role_origin(config, role)
+    if origin is None:
+        return None
+    return ModelSource(
+        path=origin.model.path,
+        architecture=origin.model.architecture,
+        tokenizer=origin.model.tokenizer,
+        dtype=origin.model.dtype,
+        seed=config.run.seed,
+    )
+
+
+def _tokenizers(
+    sources: Mapping[Role, ModelSource], main_role: Role
+) -> dict[Role, PreTrainedTokenizerBase]:
+    """Loads each role's tokenizer; a fresh model without one takes the main role's."""
+    main = load_tokenizer(sources[main_role])
+    return {
+        role: main
+        if source == sources[main_role] or (source.path is None and source.tokenizer is None)
+        else load_tokenizer(source)
+        for role, source in sources.items()
+    }
+
+
+def _inner(model: nn.Module) -> nn.Module:
+    return getattr(model, "trunk", model)
+
+
+def _check_length(role: Role, model: nn.Module, longest: int) -> None:
+    limit = max_positions(model)
+    if limit is not None and longest > limit:
+        raise ConfigError(
+            f"Sequences may have {longest} tokens, but model.{role} reads at most {limit}.",
+            "data.max_prompt_tokens + rollout.max_new_tokens (data.max_tokens for supervised rows "
+            "and pairs) must not exceed it.",
+            "Lower these limits, or choose a model with more positions.",
+        )

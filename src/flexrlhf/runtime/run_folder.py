@@ -1,0 +1,142 @@
+"""The folder of a run: made once, used by one process at a time, resumed only by its own config."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+from flexrlhf.config.loading import dump_config, load_saved_config
+from flexrlhf.config.schema import RunConfig
+from flexrlhf.core.errors import ConfigError, RunFailed
+
+MAY_CHANGE: Final = ("cluster", "placement", "training.iterations", "run.trackers")
+"""What a resumed run may ask for anew."""
+
+
+def default_folder(algorithm: str) -> Path:
+    """Returns `runs/ALGORITHM-TIME`, in UTC."""
+    return Path("runs") / f"{algorithm}-{datetime.now(UTC):%Y%m%d-%H%M%S}"
+
+
+@contextmanager
+def opened(folder: Path, *, resume: bool) -> Iterator[Path]:
+    """Makes the folder and keeps other processes out of it until the block ends.
+
+    Raises:
+        ConfigError: it is in use, it has contents and `resume` is not set, or it is no folder.
+    """
+    if folder.exists() and not folder.is_dir():
+        raise ConfigError(
+            f"{folder} is a file.", "A run folder is a folder.", "Choose another --run-dir."
+        )
+    has_contents = folder.is_dir() and any(p.name != ".lock" for p in folder.iterdir())
+    if has_contents and not resume:
+        raise ConfigError(
+            f"Run folder {folder} exists and is not empty.",
+            "A new run starts in a new folder.",
+            "Choose another --run-dir, or go on with this run by --resume.",
+        )
+    if resume and not (folder / "config.yaml").is_file():
+        raise ConfigError(
+            f"{folder} holds no run: it has no config.yaml.",
+            "--resume goes on with a run that was started before.",
+            "Give the folder of that run as --run-dir, or leave --resume out.",
+        )
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = (folder / ".lock").open("w")
+    except OSError as error:
+        raise ConfigError(
+            f"Run folder {folder} cannot be written: {error.strerror}.",
+            "",
+            "Choose another --run-dir.",
+        ) from error
+    with lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise ConfigError(
+                f"Run folder {folder} is in use by another process.",
+                "One process at a time writes into a run folder.",
+                "Wait until it ends, or choose another --run-dir.",
+            ) from error
+        try:
+            yield folder
+        except ConfigError:
+            if not resume:  # nothing was started, so nothing stays
+                shutil.rmtree(folder)
+            raise
+
+
+def write_config(config: RunConfig, folder: Path) -> None:
+    """Writes `config.yaml`."""
+    write_text(folder / "config.yaml", dump_config(config))
+
+
+def write_json(path: Path, document: Mapping[str, Any]) -> None:
+    """Writes a JSON document, whole or not at all."""
+    write_text(path, json.dumps(document, indent=2) + "\n")
+
+
+def write_text(path: Path, text: str) -> None:
+    """Writes a text file, whole or not at all.
+
+    Raises:
+        RunFailed: the disk is full or the folder cannot be written.
+    """
+    partial = path.with_name(f".{path.name}.partial")
+    try:
+        with partial.open("w") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        partial.rename(path)
+    except OSError as error:
+        raise RunFailed(
+            f"Writing {path} failed: {error.strerror or error}.",
+            "Finished checkpoints are untouched.",
+            "Free some space or mend the permissions, then start again with --resume.",
+        ) from error
+
+
+def resumed_config(asked: RunConfig, folder: Path) -> RunConfig:
+    """Returns the config that a resumed run uses: the saved one with what may change.
+
+    `auto` values that the first start measured are taken over.
+
+    Raises:
+        ConfigError: the asked config differs where a resumed run may not.
+    """
+    saved = load_saved_config(folder / "config.yaml").model_dump(mode="json")
+    wanted = asked.model_dump(mode="json")
+    differing: list[str] = []
+    merged = _merged(saved, wanted, "", differing)
+    if differing:
+        raise ConfigError(
+            f"--resume with another config than {folder / 'config.yaml'}: "
+            + "; ".join(differing)
+            + ".",
+            f"Only {', '.join(MAY_CHANGE)} may change.",
+            "Put these values back, or start a new run.",
+        )
+    return RunConfig.model_validate(merged)
+
+
+def _merged(saved: Any, asked: Any, key: str, differing: list[str]) -> Any:
+    if key in MAY_CHANGE:
+        return asked
+    if isinstance(saved, dict) and isinstance(asked, dict):
+        return {
+            name: _merged(saved.get(name), asked.get(name), f"{key}.{name}".strip("."), differing)
+            for name in saved | asked
+        }
+    if asked not in (saved, "auto"):
+        differing.append(f"{key} was {saved!r}, now {asked!r}")
+    return saved
