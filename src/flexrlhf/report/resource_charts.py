@@ -104,5 +104,5 @@ def _percent_chart(metrics: Metrics, key: str, title: str, caption: str) -> Char
     if found is None:
         return None
     figure = line_figure([Line(found, title, MAIN_COLOUR)], unit="%")
-    figure["layout"]["yaxis"] |= {"rangemode": "tozero"}
+    figure["layout"]["yaxis"] = {"range": [0, 104]}  # room for a line at 100
     return Chart(title, "%", caption, figure)

@@ -175,6 +175,13 @@ def test_shares_are_percent_and_leave_out_what_never_occurs(runs):
     assert bars == {"generate": [50.0], "bubble": [50.0]}
 
 
+def test_percentages_stand_between_nothing_and_all(runs):
+    charts = resource_charts([runs.line(1, **{"utilization/mean": 0.9})])
+    busy = chart(charts, "Utilisation")
+    assert busy.figure["data"][0]["y"] == [90.0]
+    assert busy.figure["layout"]["yaxis"]["range"] == [0, 104]
+
+
 def test_memory_has_the_unit_that_suits(runs):
     memory = chart(resource_charts([runs.line(1)]), "Peak memory")
     assert memory.unit == "GiB"
