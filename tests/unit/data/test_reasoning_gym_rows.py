@@ -37,6 +37,7 @@ def test_seed_fixes_rows_that_depend_on_the_order_of_sets(monkeypatch):
         ("chain_sum", {"min_term": 2}, "Did you mean 'min_terms'?"),
         ("chain_sum", {"min_terms": 9}, "max_terms must be >= min_terms"),
         ("chain_sum", {"min_terms": "two"}, "refuses its options"),
+        ("decimal_arithmetic", {"max_num_decimal_places": 2}, "refuses its options: empty range"),
     ],
 )
 def test_bad_tasks_are_refused(task, options, words):

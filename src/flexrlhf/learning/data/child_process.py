@@ -24,6 +24,7 @@ import numpy as np
 from flexrlhf.core.errors import DataError
 
 _MEMORY_BYTES = 8 * 2**30
+"""Address space of a child; an answer such as [0] * 10**12 must not drive the trainer out."""
 _ENVIRONMENT = {
     "PYTHONHASHSEED": "0",  # the order of a set of texts must not differ between runs
     "OMP_NUM_THREADS": "1",
@@ -124,8 +125,7 @@ def serve(answer: Callable[[Any], object], *, deadline_s: float = 0.0) -> None:
     replies = os.fdopen(os.dup(1), "w", encoding="ascii")
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)  # foreign code may read and print
     os.dup2(2, 1)
-    if sys.platform == "linux":
-        resource.setrlimit(resource.RLIMIT_AS, (_MEMORY_BYTES, _MEMORY_BYTES))
+    _limit_memory()
     for line in requests:
         signal.setitimer(signal.ITIMER_REAL, deadline_s)
         try:
@@ -135,6 +135,13 @@ def serve(answer: Callable[[Any], object], *, deadline_s: float = 0.0) -> None:
         signal.setitimer(signal.ITIMER_REAL, 0.0)
         replies.write(ascii(reply) + "\n")
         replies.flush()
+
+
+def _limit_memory() -> None:
+    if sys.platform == "linux":
+        _, most = resource.getrlimit(resource.RLIMIT_AS)
+        limit = _MEMORY_BYTES if most == resource.RLIM_INFINITY else min(_MEMORY_BYTES, most)
+        resource.setrlimit(resource.RLIMIT_AS, (limit, most))
 
 
 def as_literal(value: object) -> Any:

@@ -74,13 +74,15 @@ def open_task(task: str, options: Mapping[str, Any]) -> Any:
             nearest(unknown[0], known),
         )
     try:
-        return create_dataset(task, **options)
-    except (AssertionError, TypeError, ValueError) as error:
+        dataset = create_dataset(task, **options)
+        dataset[0]  # some options are found wrong only when a row is made
+    except (ArithmeticError, AssertionError, LookupError, TypeError, ValueError) as error:
         raise DataError(
             f"The task {SCHEME}{task} refuses its options: {error}.",
             f"They were {dict(options)}.",
             "Change the option that it names.",
         ) from error
+    return dataset
 
 
 class _OpenedTask:
