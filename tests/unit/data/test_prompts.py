@@ -122,7 +122,7 @@ def test_long_prompts_are_dropped_on_request(plain_tokenizer, caplog):
     [
         ([], {}, "no rows"),
         ([{"question": "two"}], {}, "They have question"),
-        ([{"question": "two"}], {"prompt_column": "questoin"}, "Did you mean 'question'?"),
+        ([{"question": "two"}], {"prompt_column": "questions"}, "Did you mean 'question'?"),
         ([{"prompt": "two"}, {"prompt": None}], {}, "Row 1: column 'prompt' holds 'None'"),
         ([{"prompt": "two"}, {"input": "two"}], {}, "Row 1: column 'prompt' holds 'None'"),
         ([{"prompt": ""}], {}, "no tokens"),

@@ -52,7 +52,7 @@ def test_file_hides_no_module(write_file):
 @pytest.mark.parametrize(
     ("function", "wrong", "right", "do"),
     [
-        ("lenght", "has no function 'lenght'", "It has length, later.", "Did you mean 'length'?"),
+        ("lengths", "has no function 'lengths'", "It has length, later.", "Did you mean 'length'?"),
         ("score", "has no function 'score'", "It has length, later.", ""),
         ("later", "is asynchronous", "called one after another", "Remove `async`"),
     ],
