@@ -60,7 +60,8 @@ def answers(
     model_source = ModelSource(path=str(policy_folder(source)))
     tokenizer = load_tokenizer(model_source)
     model = load_policy(model_source)
-    model.to(torch.device("cuda" if torch.cuda.is_available() else "cpu"))
+    if torch.cuda.is_available():
+        model.cuda()
     rows = load_prompts(
         [{"prompt": prompt} for prompt in prompts],
         tokenizer,
@@ -72,7 +73,7 @@ def answers(
         temperature=temperature or 1.0,
         greedy=temperature == 0,
         seed=seed,
-        end_tokens=end_tokens(tokenizer),
+        end_tokens=end_tokens(model, tokenizer),
     )
     generator = Generator(build_engine("native", model), tokenizer, torch.float32)
     samples = generator.answer(list(enumerate(rows)), 1, sampling)

@@ -68,4 +68,6 @@ def _tokenised(
         tokenizer,
         max_tokens=section.max_tokens,
         too_long=section.too_long,
+        chat=source.chat,
+        system_prompt=source.system_prompt,
     )

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import cast
 
 import torch
+from torch import nn
 from transformers import PreTrainedTokenizerBase
 
 from flexrlhf.learning.data.experience import Prompt, Sample
@@ -39,10 +40,15 @@ class PromptDraw:
         return self.prompts[self.order.take(draw, 1)[0]]
 
 
-def end_tokens(tokenizer: PreTrainedTokenizerBase) -> tuple[int, ...]:
-    """Returns the tokens that end an answer; none where the tokenizer names no end token."""
-    end = tokenizer.eos_token_id
-    return () if end is None else (cast("int", end),)
+def end_tokens(model: nn.Module, tokenizer: PreTrainedTokenizerBase) -> tuple[int, ...]:
+    """Returns the tokens that end an answer: the tokenizer's and those of the generation config.
+
+    There are none where neither names one; every answer then has full length.
+    """
+    named = getattr(model.generation_config, "eos_token_id", None)
+    listed = named if isinstance(named, list) else [named]
+    known = (token for token in (tokenizer.eos_token_id, *listed) if token is not None)
+    return tuple(dict.fromkeys(cast("Iterable[int]", known)))
 
 
 class Generator:

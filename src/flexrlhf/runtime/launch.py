@@ -184,9 +184,10 @@ def _policy_work(
     settings: WorkSettings,
 ) -> PolicyWork:
     actor = roles.models["actor"]
+    policy = getattr(actor, "trunk", actor)
     engine = build_engine(
         config.rollout.engine,
-        getattr(actor, "trunk", actor),
+        policy,
         max_sequences=settled(config.rollout.max_sequences),
     )
     dtype = next(actor.parameters()).dtype
@@ -201,7 +202,7 @@ def _policy_work(
         generator=Generator(
             engine, roles.tokenizer, dtype if dtype == DTYPES["float64"] else DTYPES["float32"]
         ),
-        sampling=_sampling(config, roles.tokenizer),
+        sampling=_sampling(config, end_tokens(policy, roles.tokenizer)),
         reward=RewardRole(
             roles.models.get("reward"),
             config.reward.model_weight,
@@ -222,7 +223,7 @@ def _policy_work(
     )
 
 
-def _sampling(config: RunConfig, tokenizer: PreTrainedTokenizerBase) -> Sampling:
+def _sampling(config: RunConfig, ends: tuple[int, ...]) -> Sampling:
     rollout = config.rollout
     return Sampling(
         max_new_tokens=rollout.max_new_tokens,
@@ -231,7 +232,7 @@ def _sampling(config: RunConfig, tokenizer: PreTrainedTokenizerBase) -> Sampling
         top_p=rollout.top_p,
         min_new_tokens=rollout.min_new_tokens,
         seed=config.run.seed,
-        end_tokens=end_tokens(tokenizer),
+        end_tokens=ends,
     )
 
 
