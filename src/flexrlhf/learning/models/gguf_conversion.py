@@ -6,11 +6,11 @@ import hashlib
 import logging
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from flexrlhf.core.errors import ConfigError
 from flexrlhf.learning.models.atomic_folder import atomic_folder
-from flexrlhf.learning.models.gguf_model import gguf_model
+from flexrlhf.learning.models.gguf_model import gguf_field, gguf_model
 from flexrlhf.learning.models.gguf_tokenizer import gguf_tokenizer
 from flexrlhf.learning.models.saving import write_model
 
@@ -51,8 +51,8 @@ def _cache() -> Path:
 def _convert(file: Path, folder: Path) -> None:
     reader = _reader(file)
     _refuse_stretched_positions(file, reader)
-    is_byte_level = _field(reader, "tokenizer.ggml.model") == "gpt2"
-    pre_tokenizer = _field(reader, "tokenizer.ggml.pre", "unnamed") if is_byte_level else None
+    is_byte_level = gguf_field(reader, "tokenizer.ggml.model") == "gpt2"
+    pre_tokenizer = gguf_field(reader, "tokenizer.ggml.pre", "unnamed") if is_byte_level else None
     tokenizer = gguf_tokenizer(file, pre_tokenizer)
     write_model(gguf_model(file, reader), tokenizer, folder)
 
@@ -73,7 +73,7 @@ def _reader(file: Path) -> GGUFReader:
 def _refuse_stretched_positions(file: Path, reader: GGUFReader) -> None:
     """Transformers drops these without a word, and long texts would come out wrong."""
     keys = [key for key in reader.fields if ".rope.scal" in key]
-    stretched = [key for key in keys if _field(reader, key) not in ("none", 1.0)]
+    stretched = [key for key in keys if gguf_field(reader, key) not in ("none", 1.0)]
     stretched += [tensor.name for tensor in reader.tensors if tensor.name.startswith("rope_")]
     if stretched:
         raise ConfigError(
@@ -81,8 +81,3 @@ def _refuse_stretched_positions(file: Path, reader: GGUFReader) -> None:
             "Only GGUF files with plain rotary positions are converted.",
             "Use the original Hugging Face folder, whose config.json says how.",
         )
-
-
-def _field(reader: GGUFReader, key: str, absent: Any = None) -> Any:
-    field = reader.get_field(key)
-    return absent if field is None else field.contents()

@@ -30,7 +30,7 @@ def gguf_model(file: Path, reader: GGUFReader) -> PreTrainedModel:
 
     try:
         with quiet_transformers():
-            keys = _config_keys(load_gguf_checkpoint(file)["config"])
+            keys = _config_keys(load_gguf_checkpoint(file)["config"], reader)
             model = _skeleton(keys)
             weights = _weights(file, reader, model, keys)
             if _repeats_embedding(weights):
@@ -47,16 +47,30 @@ def gguf_model(file: Path, reader: GGUFReader) -> PreTrainedModel:
     return model
 
 
-def _config_keys(keys: dict[str, Any]) -> dict[str, Any]:
-    """Returns the keys with numbers as their authors wrote them: 1e-05, not 9.999999747378752e-06.
+def gguf_field(reader: GGUFReader, key: str, absent: Any = None) -> Any:
+    """Returns the value of a key of the file, or `absent`."""
+    field = reader.get_field(key)
+    return absent if field is None else field.contents()
 
-    The file stores float32, which read as float64 has digits that nobody meant. The name inside
-    the file is dropped, since transformers takes it for a path.
+
+def _config_keys(keys: dict[str, Any], reader: GGUFReader) -> dict[str, Any]:
+    """Returns the keys of the config that transformers made of the file, put right.
+
+    Numbers become those that their authors wrote: 1e-05, not 9.999999747378752e-06, since the file
+    stores float32. The name inside the file is dropped, which transformers takes for a path. Head
+    width of Qwen3 and positions of GPT-2 are added, which transformers does not read.
     """
     shortest = {
         key: float(str(np.float32(value))) for key, value in keys.items() if type(value) is float
     }
-    return {key: shortest.get(key, keys[key]) for key in keys if key != "_model_name_or_path"}
+    kept = {key: shortest.get(key, keys[key]) for key in keys if key != "_model_name_or_path"}
+    head_dim = gguf_field(reader, "qwen3.attention.key_length")
+    if head_dim is not None:
+        kept["head_dim"] = head_dim
+    if kept["model_type"] == "gpt2":
+        kept["n_positions"] = kept.pop("n_ctx")
+        kept["n_inner"] = kept.pop("feed_forward_length", None)
+    return kept
 
 
 def _skeleton(keys: dict[str, Any]) -> PreTrainedModel:
@@ -82,8 +96,7 @@ def _weights(
         get_gguf_hf_weights_map,
     )
 
-    field = reader.get_field("general.architecture")
-    family = "" if field is None else field.contents()
+    family = gguf_field(reader, "general.architecture", "")
     processor = TENSOR_PROCESSORS.get(family, TensorProcessor)(config=keys)
     names = get_gguf_hf_weights_map(model, processor)
     _refuse_homeless_tensors(file, {tensor.name for tensor in reader.tensors} - names.keys())

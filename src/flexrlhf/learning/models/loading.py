@@ -78,7 +78,7 @@ def load_policy(source: ModelSource) -> PreTrainedModel:
             )
         model, missing = _pretrained_model(AutoModelForCausalLM, folder, config, source)
         _refuse_missing(missing, folder)
-    _cast_parameters(model, source.torch_dtype)
+    _own_parameters(model, source.torch_dtype)
     check_output_head(model)
     return model.eval()
 
@@ -107,7 +107,7 @@ def load_scorer(source: ModelSource) -> PreTrainedModel:
         _refuse_missing(missing - {_SCORE_WEIGHT} if needs_head else missing, folder)
     if needs_head:
         refresh_head(score_head(model), source.seed)
-    _cast_parameters(model, source.torch_dtype)
+    _own_parameters(model, source.torch_dtype)
     return model.eval()
 
 
@@ -191,10 +191,15 @@ def _refuse_missing(missing: set[str], folder: Path) -> None:
         )
 
 
-def _cast_parameters(model: PreTrainedModel, dtype: torch.dtype) -> None:
-    """Casts parameters only: rotary frequencies are buffers and would lose digits in bfloat16."""
+def _own_parameters(model: PreTrainedModel, dtype: torch.dtype) -> None:
+    """Copies every parameter, as `dtype`, into memory of its own.
+
+    Weights that lie in the mapped file are aligned by chance, which changes the last bit of sums,
+    and the file may be replaced meanwhile. Buffers stay as they are: rotary frequencies would lose
+    digits in bfloat16.
+    """
     for parameter in model.parameters():
-        parameter.data = parameter.data.to(dtype)
+        parameter.data = parameter.data.to(dtype, copy=True)
 
 
 def _not_this_kind(auto_class: Any, config: PreTrainedConfig, reason: str = "") -> ConfigError:

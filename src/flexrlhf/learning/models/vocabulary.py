@@ -60,7 +60,8 @@ def _first_difference(
 ) -> str:
     """Describes the token with the lowest id that the vocabularies do not share."""
     differing = {token for token, _ in one.items() ^ other.items()}
-    token = min(differing, key=lambda token: (min(_ids(token, one, other)), token))
+    last = len(one)
+    token = min(differing, key=lambda token: (min(_ids(token, one, other)), one.get(token, last)))
     return (
         f"{token!r} is {one.get(token, 'absent')} in {one_role} "
         f"and {other.get(token, 'absent')} in {other_role}"

@@ -65,7 +65,8 @@ def score_shared(
         return torch.stack((outputs.logprobs, outputs.values), dim=-1)
 
     both = _per_token(model, samples, max_tokens, forward)
-    return [pair_T2[:, 0] for pair_T2 in both], [pair_T2[:, 1] for pair_T2 in both]
+    logprobs, values = ([pair_T2[:, i].contiguous() for pair_T2 in both] for i in range(2))
+    return logprobs, values
 
 
 @torch.no_grad()
