@@ -7,7 +7,7 @@ import logging
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import AutoModelForSequenceClassification
+from transformers import AutoModelForSequenceClassification, BertConfig
 
 from flexrlhf.core.errors import ConfigError
 from flexrlhf.learning.models.loading import (
@@ -138,6 +138,20 @@ def test_classifier_is_no_policy(make_source, tmp_path):
     save_model(load_scorer(make_source("llama")), None, tmp_path / "scorer")
     with pytest.raises(ConfigError, match="no language-model head"):
         load_policy(ModelSource(path=str(tmp_path / "scorer")))
+
+
+def test_classifier_of_an_encoder_is_no_scorer(tmp_path):
+    config = BertConfig(
+        hidden_size=8,
+        num_hidden_layers=1,
+        num_attention_heads=1,
+        intermediate_size=8,
+        vocab_size=11,
+        num_labels=1,
+    )
+    AutoModelForSequenceClassification.from_config(config).save_pretrained(tmp_path / "bert")
+    with pytest.raises(ConfigError, match="no linear head `score`"):
+        load_scorer(ModelSource(path=str(tmp_path / "bert")))
 
 
 @pytest.mark.parametrize("load", [load_policy, load_scorer])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from transformers import (
     AutoModelForCausalLM,
     AutoModelForSequenceClassification,
@@ -84,6 +84,18 @@ def test_folder_is_replaced_whole(make_source, make_tokenizer, tmp_path):
     save_model(load_policy(make_source("llama", seed=2)), None, folder)
     assert not (folder / "tokenizer.json").exists()
     assert [path.name for path in tmp_path.iterdir()] == ["model"]
+
+
+def test_full_disk_is_an_oserror(make_source, tmp_path, monkeypatch):
+    model = load_policy(make_source("llama"))
+
+    def full(_folder):
+        raise SafetensorError("Error while serializing: I/O error: No space left on device")
+
+    monkeypatch.setattr(model, "save_pretrained", full)
+    with pytest.raises(OSError, match="No space left"):
+        save_model(model, None, tmp_path / "model")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_failure_leaves_what_was_there(tmp_path):

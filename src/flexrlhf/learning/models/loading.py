@@ -105,8 +105,9 @@ def load_scorer(source: ModelSource) -> PreTrainedModel:
             AutoModelForSequenceClassification, folder, config, source
         )
         _refuse_missing(missing - {_SCORE_WEIGHT} if needs_head else missing, folder)
+    head = score_head(model)
     if needs_head:
-        refresh_head(score_head(model), source.seed)
+        refresh_head(head, source.seed)
     _own_parameters(model, source.torch_dtype)
     return model.eval()
 

@@ -22,18 +22,31 @@ def save_model(
 
     The value head of a `SharedActorCritic` lies beside its language model in a file of its own.
     The folder appears whole or not at all, and replaces one of the same name.
+
+    Raises:
+        OSError: the disk is full, or does not take the files for another reason.
     """
     with atomic_folder(Path(folder)) as workplace:
         write_model(model, tokenizer, workplace)
 
 
 def write_model(model: nn.Module, tokenizer: PreTrainedTokenizerBase | None, folder: Path) -> None:
-    """Writes the files of `save_model` straight into an existing folder."""
-    if isinstance(model, SharedActorCritic):
-        from safetensors.torch import save_file
+    """Writes the files of `save_model` straight into an existing folder.
 
-        save_file(model.value_head.state_dict(), folder / VALUE_HEAD_FILE)
-    with quiet_transformers():
-        pretrained(model).save_pretrained(folder)
-        if tokenizer is not None:
+    Raises:
+        OSError: the disk is full, or does not take the files for another reason.
+    """
+    from safetensors import SafetensorError
+    from safetensors.torch import save_file
+
+    try:
+        if isinstance(model, SharedActorCritic):
+            save_file(model.value_head.state_dict(), folder / VALUE_HEAD_FILE)
+        with quiet_transformers():
+            pretrained(model).save_pretrained(folder)
+    except SafetensorError as error:
+        # Safetensors reports a full disk in its own type.
+        raise OSError(f"{folder} cannot be written: {error}") from error
+    if tokenizer is not None:
+        with quiet_transformers():
             tokenizer.save_pretrained(folder)
