@@ -6,7 +6,7 @@ import logging
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from flexrlhf.config.resolution import settled
 from flexrlhf.core.clock import WallClock
@@ -26,6 +26,8 @@ logger = logging.getLogger(__name__)
 
 TIMELINE_ITERATIONS = 100
 """Iterations that `timeline.json` shows, the newest."""
+WHOLE_NUMBERS: Final = frozenset({"samples", "tokens", "weights/version"})
+"""Metrics that count something."""
 
 
 class Listener(Protocol):
@@ -103,9 +105,10 @@ class TrainingRun:
         metrics = joined(result.measurements)
         metrics |= timeline_metrics(timeline, timeline.iterations[0])
         for count in ("samples", "tokens"):
-            metrics[count] = int(metrics[count])
             rate = metrics[count] / metrics["time/iteration_s"]
             metrics[f"throughput/{count}_per_s"] = rate
+        for whole in WHOLE_NUMBERS & metrics.keys():
+            metrics[whole] = int(metrics[whole])
         metrics["memory/peak_bytes"] = self._ask("peak_bytes")
         metrics["memory/efficiency"] = memory_efficiency(result.spans, self._ask("role_bytes"))
         return metrics

@@ -30,14 +30,18 @@ class RoleBytes:
 
 
 def timeline_metrics(timeline: Timeline, iteration: int) -> dict[str, float]:
-    """Returns `time/*`, `share/*` and `utilization/mean` of one iteration of a timeline."""
+    """Returns `time/*`, `share/*` and `utilization/mean` of one iteration of a timeline.
+
+    The share of what did not happen is absent; that of the bubble is always there.
+    """
     start_s, end_s = timeline.window(iteration)
     metrics = {
         f"time/{stage}_s": seconds for stage, seconds in timeline.stage_seconds(iteration).items()
     }
     metrics["time/iteration_s"] = end_s - start_s
     for share, value in timeline.shares(iteration).items():
-        metrics[f"share/{share}"] = value
+        if value or share == "bubble":
+            metrics[f"share/{share}"] = value
     metrics["utilization/mean"] = statistics.fmean(timeline.utilization(iteration).values())
     return metrics
 

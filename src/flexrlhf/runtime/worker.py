@@ -298,7 +298,7 @@ class Worker:
         """Gives the engine the actor's new weights; they are shared, so only the version moves."""
         assert task.weight_version is not None
         self._policy().generator.engine.load_weights((), task.weight_version)
-        return {}
+        return {"weights/version": Measurement(task.weight_version, reduction="max")}
 
     def forward_context(self, role: Role) -> AbstractContextManager[Any]:
         """Returns the autocast context of a role; frozen roles run as the trained ones do."""
