@@ -62,14 +62,16 @@ def load_optimizer(optimizer: torch.optim.Optimizer, model: nn.Module, folder: P
     try:
         tensors = load_file(str(folder / "optimizer.safetensors"))
         saved = json.loads((folder / "optimizer.json").read_text())
-    except (OSError, SafetensorError, json.JSONDecodeError) as error:
+        step, scalars_by_name = int(saved["step"]), dict(saved["scalars"])
+    except (OSError, SafetensorError, ValueError, KeyError, TypeError) as error:
         raise CheckpointError(
             f"The optimiser state in {folder} cannot be read: {error}",
             "",
             "Delete this checkpoint to use an older one.",
         ) from error
     parameters = dict(model.named_parameters())
-    unknown = sorted({key.split(":", 1)[1] for key in tensors} - parameters.keys())
+    named = {key.split(":", 1)[1] for key in tensors} | scalars_by_name.keys()
+    unknown = sorted(named - parameters.keys())
     if unknown:
         raise CheckpointError(
             f"{folder} holds optimiser state of {unknown[0]!r}, which this model does not have.",
@@ -77,7 +79,7 @@ def load_optimizer(optimizer: torch.optim.Optimizer, model: nn.Module, folder: P
             "Resume with the run's own config.",
         )
     optimizer.state.clear()
-    for name, scalars in saved["scalars"].items():
+    for name, scalars in scalars_by_name.items():
         optimizer.state[parameters[name]].update(scalars)
     for key, tensor in tensors.items():
         field, name = key.split(":", 1)
@@ -85,4 +87,4 @@ def load_optimizer(optimizer: torch.optim.Optimizer, model: nn.Module, folder: P
         # Step counters stay where AdamW keeps them; moments live beside their parameter.
         device = tensor.device if tensor.dim() == 0 and parameter.is_cpu else parameter.device
         optimizer.state[parameter][field] = tensor.to(device)
-    return int(saved["step"])
+    return step
