@@ -20,5 +20,7 @@ def __getattr__(name: str) -> Any:
     """Loads the public names when they are first used, so that `import flexrlhf` stays fast."""
     if name not in __all__:
         raise AttributeError(f"module 'flexrlhf' has no attribute {name!r}")
+    if name == "report":  # the package of that name, which can be called
+        return importlib.import_module("flexrlhf.report")
     app = importlib.import_module("flexrlhf.app")
     return getattr(app, "load" if name == "load_config" else name)
