@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import logging
 import shlex
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flexrlhf.config.files import require_files
 from flexrlhf.config.loading import dump_config, load_config
-from flexrlhf.config.resolution import batch_sizes, resolve, spec_of
+from flexrlhf.config.resolution import batch_sizes, resolve, spec_of, with_threads
 from flexrlhf.config.schema import RunConfig
 from flexrlhf.planning.placement.one_device import one_device_plan
 from flexrlhf.planning.placement.plan import Plan, plans_document
@@ -80,22 +78,23 @@ def train(
     """
     config = resolve(config)
     require_files(config)
-    from flexrlhf.runtime.environment import set_threads
-
-    set_threads(config.training.threads)
-    from flexrlhf.runtime import run_folder, stages
+    from flexrlhf.runtime import environment, run_folder
+    from flexrlhf.runtime.run_log import logged
 
     plans = [plan] if plan is not None and not config.stages else _plans(config)
     folder = Path(run_dir) if run_dir else run_folder.default_folder(_name(config))
-    with run_folder.opened(folder, resume=resume), _logged(folder):
-        prepared = stages.prepare(config, plans, folder)
-        _describe(config, plans, folder)
+    with run_folder.opened(folder, resume=resume), logged(folder):
+        config = run_folder.resumed_config(config, folder) if resume else config
+        threads = environment.set_threads(config.training.threads)
+        from flexrlhf.runtime import stages  # torch, which reads the threads only once
+
+        prepared = stages.prepare(with_threads(config, threads), plans, folder)
+        facts = environment.describe_environment(shlex.join(sys.argv))
         try:
-            for stage in prepared:
-                stages.run(stage, folder, listener or stages.SilentListener())
+            stages.run(prepared, facts, listener or stages.SilentListener())
         finally:
             _write_report(folder)
-        return RunResult(folder, stages.metrics(prepared[-1]), plans[-1])
+        return RunResult(folder, stages.metrics(prepared.stages[-1]), plans[-1])
 
 
 def train_with_progress(
@@ -125,7 +124,7 @@ def dry_run(config: RunConfig) -> str:
     plans = _plans(config)
     prepared = stages.prepare(config, plans, Path())
     parts = ["# resolved config", dump_config(config)]
-    for stage in prepared:
+    for stage in prepared.stages:
         parts += [f"# batch sizes of {stage.name}", _batch_words(stage.config, stage.data)]
     return "\n".join([*parts, "# plan", plan_text(plan_document(config))])
 
@@ -216,39 +215,10 @@ def _name(config: RunConfig) -> str:
     return "-".join(name for name, _ in config.stage_configs())
 
 
-def _describe(config: RunConfig, plans: Sequence[Plan], folder: Path) -> None:
-    """Writes config, plan and environment into the run folder."""
-    from flexrlhf.runtime.environment import describe_environment
-    from flexrlhf.runtime.run_folder import write_config, write_json
-
-    write_config(config, folder)
-    request = config.model_dump(mode="json", exclude_defaults=True)
-    write_json(folder / "plan.json", plans_document(request, plans))
-    write_json(folder / "environment.json", describe_environment(shlex.join(sys.argv)))
-
-
 def _write_report(folder: Path) -> None:
     """Writes the report, unless the run ended before its first iteration did."""
     if list(folder.glob("**/metrics.jsonl")):
         report(folder)
-
-
-@contextmanager
-def _logged(folder: Path) -> Iterator[None]:
-    """Sends this package's messages to `log.txt` until the block ends, errors included."""
-    logger = logging.getLogger("flexrlhf")
-    handler = logging.FileHandler(folder / "log.txt")
-    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
-    logger.addHandler(handler)
-    logger.setLevel(logging.INFO)
-    try:
-        yield
-    except BaseException:
-        logger.exception("the run stopped")
-        raise
-    finally:
-        logger.removeHandler(handler)
-        handler.close()
 
 
 def _batch_words(config: RunConfig, data: RunData) -> str:

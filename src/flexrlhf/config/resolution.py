@@ -1,7 +1,7 @@
 """What `auto` stands for where no measurement is needed, and what follows from the config.
 
-`training.micro_batch_tokens` and `training.threads` stay `auto`: a trial step and the machine
-decide them.
+`training.micro_batch_tokens` and `training.threads` stay `auto` in `resolve`: a trial step and the
+machine decide them.
 """
 
 from __future__ import annotations
@@ -112,6 +112,20 @@ def resolve(config: RunConfig) -> RunConfig:
     return _resolve_sections(config).model_copy(
         update={"stages": tuple(_resolve_sections(stage) for stage in config.stages)}
     )
+
+
+def with_threads(config: RunConfig, threads: int) -> RunConfig:
+    """Returns the config with `threads` where `training.threads` is `auto`."""
+    return _with_threads(config, threads).model_copy(
+        update={"stages": tuple(_with_threads(stage, threads) for stage in config.stages)}
+    )
+
+
+def _with_threads(config: C, threads: int) -> C:
+    if config.training.threads != "auto":
+        return config
+    training = config.training.model_copy(update={"threads": threads})
+    return config.model_copy(update={"training": training})
 
 
 def _resolve_sections(config: C) -> C:

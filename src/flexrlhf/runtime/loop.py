@@ -18,7 +18,7 @@ from flexrlhf.runtime.executor import Executor, IterationResult
 from flexrlhf.runtime.launch import Launched
 from flexrlhf.runtime.measurements import joined
 from flexrlhf.runtime.records import RunRecords
-from flexrlhf.runtime.recover import CheckpointStore
+from flexrlhf.runtime.recover import CheckpointStore, seed_random_states
 from flexrlhf.runtime.telemetry import memory_efficiency, timeline_metrics
 from flexrlhf.runtime.worker_group import InProcessGroup
 
@@ -154,7 +154,9 @@ class TrainingRun:
         """Returns the finished iterations of the newest checkpoint, after loading it."""
         state = self._checkpoints.load(lambda folder: self._ask("load", folder))
         finished = 0 if state is None else int(state["iteration"])
-        if state is not None:
+        if state is None:
+            seed_random_states(self._launched.config.run.seed)
+        else:
             self._ask("restore_state", state["worker"])
             logger.info("%s: going on after iteration %d", self.name, finished)
         self._records.restart_after(finished if state is not None else -1)

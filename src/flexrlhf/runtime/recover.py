@@ -83,6 +83,7 @@ class CheckpointStore:
         newest = self.newest()
         if newest is None:
             return None
+        self._remove_old()  # of a run that was killed before it did
         try:
             state = json.loads((newest / "run.json").read_text())
         except (OSError, json.JSONDecodeError) as error:
@@ -101,8 +102,7 @@ class CheckpointStore:
 
     def _remove_old(self) -> None:
         complete = sorted(self._folder.glob("iteration-*"), key=_iteration_of)
-        torn = self._folder.glob(".iteration-*")
-        for old in (*complete[: -self._keep], *torn):
+        for old in complete[: -self._keep]:
             shutil.rmtree(old)
 
 
@@ -127,6 +127,13 @@ def _disk_error(folder: Path, error: OSError) -> RunFailed:
         "Older checkpoints are complete and untouched.",
         "Free some space or mend the permissions, then start again with --resume.",
     )
+
+
+def seed_random_states(seed: int) -> None:
+    """Sets the global generators, from which a reward function may draw."""
+    random.seed(seed)
+    np.random.seed(seed % (1 << 32))
+    torch.manual_seed(seed)
 
 
 def _save_random_states(folder: Path) -> None:

@@ -6,7 +6,7 @@ import fcntl
 import json
 import os
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -43,7 +43,7 @@ def opened(folder: Path, *, resume: bool) -> Iterator[Path]:
             "A new run starts in a new folder.",
             "Choose another --run-dir, or go on with this run by --resume.",
         )
-    if resume and not (folder / "config.yaml").is_file():
+    if resume and not ((folder / "config.yaml").is_file() or _has_only_begun(folder)):
         raise ConfigError(
             f"{folder} holds no run: it has no config.yaml.",
             "--resume goes on with a run that was started before.",
@@ -73,6 +73,21 @@ def opened(folder: Path, *, resume: bool) -> Iterator[Path]:
             if not resume:  # nothing was started, so nothing stays
                 shutil.rmtree(folder)
             raise
+
+
+def _has_only_begun(folder: Path) -> bool:
+    """Returns whether a run was killed in this folder before it wrote its config."""
+    is_used = (folder / ".lock").is_file()
+    return is_used and all(p.name[0] == "." or p.name == "log.txt" for p in folder.iterdir())
+
+
+def remove_leftovers(folder: Path) -> None:
+    """Removes what a killed process left half written in the folder of a run or stage."""
+    for path in (*folder.glob(".*"), *folder.glob("checkpoints/.*")):
+        if path.is_dir():
+            shutil.rmtree(path)
+        elif path.name != ".lock":
+            path.unlink()
 
 
 def write_config(config: RunConfig, folder: Path) -> None:
@@ -109,11 +124,14 @@ def write_text(path: Path, text: str) -> None:
 def resumed_config(asked: RunConfig, folder: Path) -> RunConfig:
     """Returns the config that a resumed run uses: the saved one with what may change.
 
-    `auto` values that the first start measured are taken over.
+    `auto` values that the first start measured are taken over. A run that was killed before it
+    wrote its config starts with the asked one.
 
     Raises:
         ConfigError: the asked config differs where a resumed run may not.
     """
+    if not (folder / "config.yaml").is_file():
+        return asked
     saved = load_saved_config(folder / "config.yaml").model_dump(mode="json")
     wanted = asked.model_dump(mode="json")
     differing: list[str] = []
@@ -123,7 +141,7 @@ def resumed_config(asked: RunConfig, folder: Path) -> RunConfig:
             f"--resume with another config than {folder / 'config.yaml'}: "
             + "; ".join(differing)
             + ".",
-            f"Only {', '.join(MAY_CHANGE)} may change.",
+            f"Only {', '.join(MAY_CHANGE)} may change, in each stage.",
             "Put these values back, or start a new run.",
         )
     return RunConfig.model_validate(merged)
@@ -132,6 +150,8 @@ def resumed_config(asked: RunConfig, folder: Path) -> RunConfig:
 def _merged(saved: Any, asked: Any, key: str, differing: list[str]) -> Any:
     if key in MAY_CHANGE:
         return asked
+    if key == "stages":
+        return _merged_stages(saved, asked, differing)
     if isinstance(saved, dict) and isinstance(asked, dict):
         return {
             name: _merged(saved.get(name), asked.get(name), f"{key}.{name}".strip("."), differing)
@@ -140,3 +160,18 @@ def _merged(saved: Any, asked: Any, key: str, differing: list[str]) -> Any:
     if asked not in (saved, "auto"):
         differing.append(f"{key} was {saved!r}, now {asked!r}")
     return saved
+
+
+def _merged_stages(
+    saved: Sequence[Mapping[str, Any]], asked: Sequence[Mapping[str, Any]], differing: list[str]
+) -> list[Any]:
+    names, asked_names = ([stage["name"] for stage in stages] for stages in (saved, asked))
+    if names != asked_names:
+        differing.append(f"stages were {names}, now {asked_names}")
+        return []
+    merged: list[Any] = []
+    for name, saved_stage, asked_stage in zip(names, saved, asked, strict=True):
+        found: list[str] = []
+        merged.append(_merged(saved_stage, asked_stage, "", found))
+        differing += [f"stages.{name}.{difference}" for difference in found]
+    return merged

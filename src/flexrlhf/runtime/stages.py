@@ -4,28 +4,33 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
 from flexrlhf.config.model import RoleModel
 from flexrlhf.config.paths import STAGE
-from flexrlhf.config.resolution import spec_of
+from flexrlhf.config.resolution import settled, spec_of
 from flexrlhf.config.schema import RunConfig
+from flexrlhf.config.training import Training
 from flexrlhf.core.algorithm_specs import AlgorithmSpec
-from flexrlhf.core.errors import FlexError
+from flexrlhf.core.errors import ConfigError, EngineMissing, FlexError, RunFailed
 from flexrlhf.core.names import Role
 from flexrlhf.learning.models.loading import load_tokenizer
 from flexrlhf.learning.models.source import ModelSource
 from flexrlhf.planning.placement.plan import Plan
 from flexrlhf.runtime.datasets import RunData, load_data
-from flexrlhf.runtime.launch import launch
+from flexrlhf.runtime.description import write_description
+from flexrlhf.runtime.environment import set_threads
+from flexrlhf.runtime.launch import Launched, launch
 from flexrlhf.runtime.loop import Listener, TrainingRun
 from flexrlhf.runtime.records import read_rows
 from flexrlhf.runtime.recover import CheckpointStore
 from flexrlhf.runtime.reward_role import reward_functions
 from flexrlhf.runtime.role_models import model_source
-from flexrlhf.runtime.run_folder import resumed_config, write_config
+from flexrlhf.runtime.run_folder import remove_leftovers, write_config
+from flexrlhf.runtime.run_log import logged
 
 logger = logging.getLogger(__name__)
 
@@ -52,30 +57,38 @@ class PreparedStage:
     folder: Path
 
 
+@dataclass(frozen=True, slots=True)
+class PreparedRun:
+    """A run of which every stage is prepared."""
+
+    config: RunConfig
+    folder: Path
+    stages: tuple[PreparedStage, ...]
+
+
 def stage_folder(run_dir: Path, name: str, config: RunConfig) -> Path:
     """Returns the folder of a stage: the run's own where it has no stages."""
     return run_dir / "stages" / name if config.stages else run_dir
 
 
-def prepare(config: RunConfig, plans: Sequence[Plan], run_dir: Path) -> list[PreparedStage]:
+def prepare(config: RunConfig, plans: Sequence[Plan], run_dir: Path) -> PreparedRun:
     """Loads what every stage reads, so that bad input is found before the first one starts.
 
     Raises:
         ConfigError: rows, rewards or a tokenizer are wrong.
     """
     configs = dict(config.stage_configs())
-    return [
+    stages = (
         _prepared(name, configs, plan, stage_folder(run_dir, name, config))
         for name, plan in zip(configs, plans, strict=True)
-    ]
+    )
+    return PreparedRun(config, run_dir, tuple(stages))
 
 
 def _prepared(
     name: str, configs: Mapping[str, RunConfig], plan: Plan, folder: Path
 ) -> PreparedStage:
     config = configs[name]
-    if (folder / "config.yaml").is_file():
-        config = resumed_config(config, folder)
     spec = spec_of(config)
     tokenizer = load_tokenizer(_origin(spec.trained[0], config, configs))
     reward_functions(config.reward)
@@ -94,19 +107,76 @@ def _origin(role: Role, config: RunConfig, configs: Mapping[str, RunConfig]) -> 
     return _origin(cast("Role", earlier_role), configs[stage], configs)
 
 
-def run(stage: PreparedStage, run_dir: Path, listener: Listener) -> None:
-    """Runs one stage to its end, or goes on where it was interrupted.
+def run(prepared: PreparedRun, environment: Mapping[str, Any], listener: Listener) -> None:
+    """Runs the stages to the end of the last, or goes on where they were interrupted.
+
+    Args:
+        prepared: the stages.
+        environment: what `environment.json` says.
+        listener: hears how the run goes on.
 
     Raises:
-        FlexError: it failed; what was finished is in its folder.
+        ConfigError: the first stage cannot begin, or an iteration count cannot change any more.
+        FlexError: a stage failed; what was finished is in its folder.
     """
-    stage.folder.mkdir(parents=True, exist_ok=True)
-    if _is_finished(stage):
-        logger.info("%s is finished", stage.name)
-        return
-    launched = launch(_located(stage.config, run_dir), stage.data)
-    measured = {"training": launched.config.training}
-    write_config(stage.config.model_copy(update=measured), stage.folder)
+    _check_order(prepared.stages)
+    config = prepared.config
+    plans = [stage.plan for stage in prepared.stages]
+    write_description(config, plans, environment, prepared.folder)
+    for stage in prepared.stages:
+        remove_leftovers(stage.folder)
+        if _is_finished(stage):
+            logger.info("%s is finished", stage.name)
+            continue
+        launched = _launched(stage, prepared)
+        config = _with_training(config, stage.name, launched.config.training)
+        write_config(config, prepared.folder)
+        stage.folder.mkdir(parents=True, exist_ok=True)
+        own_log = logged(stage.folder) if config.stages else nullcontext()
+        with own_log:
+            if config.stages:
+                own_config = dict(config.stage_configs())[stage.name]
+                write_description(own_config, [stage.plan], environment, stage.folder)
+            _train(stage, launched, listener)
+
+
+def _check_order(stages: Sequence[PreparedStage]) -> None:
+    """Refuses to train a stage further when a later one has begun from its result."""
+    begun = [stage for stage in stages if (stage.folder / "config.yaml").is_file()]
+    for stage in begun[:-1]:
+        if not _is_finished(stage):
+            raise ConfigError(
+                f"Stage {stage.name} is not at iteration {stage.config.training.iterations}, but "
+                f"{begun[-1].name} has begun.",
+                "The iterations of a stage may change until the next one begins from its result.",
+                f"Put stages.{stage.name}.training.iterations back, or start a new run.",
+            )
+
+
+def _launched(stage: PreparedStage, prepared: PreparedRun) -> Launched:
+    """Launches a stage; what is wrong with it after an earlier one ran is a failed run."""
+    set_threads(settled(stage.config.training.threads))
+    try:
+        return launch(_located(stage.config, prepared.folder), stage.data)
+    except (ConfigError, EngineMissing) as error:
+        if stage is prepared.stages[0]:
+            raise
+        raise RunFailed(f"Stage {stage.name}: {error.wrong}", error.right, error.do) from error
+
+
+def _with_training(config: RunConfig, stage_name: str, training: Training) -> RunConfig:
+    """Returns the config with what the launch of a stage measured."""
+    update = {"training": training}
+    if not config.stages:
+        return config.model_copy(update=update)
+    stages = (
+        stage.model_copy(update=update) if stage.name == stage_name else stage
+        for stage in config.stages
+    )
+    return config.model_copy(update={"stages": tuple(stages)})
+
+
+def _train(stage: PreparedStage, launched: Launched, listener: Listener) -> None:
     training = TrainingRun(stage.name, stage.folder, launched, stage.plan)
     try:
         training.train(listener)

@@ -12,13 +12,17 @@ class TensorBoardTracker:
     """Writes every metric as a scalar under `RUN_DIR/tensorboard`."""
 
     def __init__(self, folder: Path) -> None:
-        self._writer = SummaryWriter(log_dir=str(folder / "tensorboard"))
+        self._folder = folder / "tensorboard"
+        self._writer: SummaryWriter | None = None
 
     def write(self, iteration: int, metrics: Mapping[str, float]) -> None:
         """Records the metrics of one iteration."""
+        if self._writer is None:  # what an interrupted run wrote from here on no longer counts
+            self._writer = SummaryWriter(log_dir=str(self._folder), purge_step=iteration)
         for name, value in metrics.items():
             self._writer.add_scalar(name, value, iteration)
 
     def close(self) -> None:
         """Flushes and lets go."""
-        self._writer.close()
+        if self._writer is not None:
+            self._writer.close()
