@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,6 +14,7 @@ from flexrlhf.config.files import require_files
 from flexrlhf.config.loading import dump_config, load_config
 from flexrlhf.config.resolution import batch_sizes, resolve, spec_of, with_threads
 from flexrlhf.config.schema import RunConfig
+from flexrlhf.core.errors import FlexError, RunFailed
 from flexrlhf.planning.placement.one_device import one_device_plan
 from flexrlhf.planning.placement.plan import Plan, plans_document
 
@@ -92,8 +94,11 @@ def train(
         facts = environment.describe_environment(shlex.join(sys.argv))
         try:
             stages.run(prepared, facts, listener or stages.SilentListener())
-        finally:
-            _write_report(folder)
+        except BaseException:
+            with suppress(FlexError):  # why the run stopped says more
+                _write_report(folder)
+            raise
+        _write_report(folder)
         return RunResult(folder, stages.metrics(prepared.stages[-1]), plans[-1])
 
 
@@ -152,10 +157,18 @@ def report(run_dir: Path | str) -> Path:
 
     Raises:
         ConfigError: the folder holds no run.
+        RunFailed: the page cannot be written.
     """
     from flexrlhf.report.page import write_report
 
-    return write_report(Path(run_dir))
+    try:
+        return write_report(Path(run_dir))
+    except OSError as error:
+        raise RunFailed(
+            f"The report of {run_dir} cannot be written: {error.strerror or error}.",
+            "The run itself is untouched.",
+            f"Free some space or mend the permissions, then: flexrlhf report {run_dir}",
+        ) from error
 
 
 def summary(run_dir: Path | str) -> str:
@@ -217,7 +230,7 @@ def _name(config: RunConfig) -> str:
 
 def _write_report(folder: Path) -> None:
     """Writes the report, unless the run ended before its first iteration did."""
-    if list(folder.glob("**/metrics.jsonl")):
+    if any(path.stat().st_size for path in folder.glob("**/metrics.jsonl")):
         report(folder)
 
 

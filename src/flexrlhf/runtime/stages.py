@@ -178,8 +178,10 @@ def _with_training(config: RunConfig, stage_name: str, training: Training) -> Ru
 
 def _train(stage: PreparedStage, launched: Launched, listener: Listener) -> None:
     training = TrainingRun(stage.name, stage.folder, launched, stage.plan)
+    logger.info("%s begins", stage.name)
     try:
         training.train(listener)
+        logger.info("%s is finished", stage.name)
     except FlexError as error:
         logger.error("%s failed: %s", stage.name, error)
         raise
