@@ -15,10 +15,12 @@ from typing import Any
 
 import numpy as np
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from flexrlhf.core.errors import CheckpointError, RunFailed
 from flexrlhf.learning.models.atomic_folder import atomic_folder
+from flexrlhf.learning.training.shard import disk_errors
 
 FORMAT = 1
 """Raised when the layout of a checkpoint changes."""
@@ -38,7 +40,7 @@ class CheckpointStore:
 
     def newest(self) -> Path | None:
         """Returns the newest complete checkpoint."""
-        complete = sorted(self._folder.glob("iteration-*"), key=_iteration_of)
+        complete = self._complete()
         return complete[-1] if complete else None
 
     def save(
@@ -60,10 +62,10 @@ class CheckpointStore:
         Raises:
             RunFailed: the disk is too full; older checkpoints are left untouched.
         """
-        self._folder.mkdir(parents=True, exist_ok=True)
-        _check_space(self._folder, num_bytes)
         folder = self._folder / f"iteration-{iteration}"
         try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            _check_space(self._folder, num_bytes)
             with atomic_folder(folder) as partial:
                 save_roles(partial)
                 _save_random_states(partial)
@@ -84,12 +86,7 @@ class CheckpointStore:
         if newest is None:
             return None
         self._remove_old()  # of a run that was killed before it did
-        try:
-            state = json.loads((newest / "run.json").read_text())
-        except (OSError, json.JSONDecodeError) as error:
-            raise CheckpointError(
-                f"{newest / 'run.json'} cannot be read: {error}", "", f"Delete {newest}."
-            ) from error
+        state = _read_json(newest / "run.json")
         if state.get("format") != FORMAT:
             raise CheckpointError(
                 f"{newest} has checkpoint format {state.get('format')}.",
@@ -100,9 +97,13 @@ class CheckpointStore:
         _load_random_states(newest)
         return state
 
+    def _complete(self) -> list[Path]:
+        """Returns the complete checkpoints, oldest first."""
+        found = (p for p in self._folder.glob("iteration-*") if p.name[10:].isdecimal())
+        return sorted(found, key=_iteration_of)
+
     def _remove_old(self) -> None:
-        complete = sorted(self._folder.glob("iteration-*"), key=_iteration_of)
-        for old in complete[: -self._keep]:
+        for old in self._complete()[: -self._keep]:
             shutil.rmtree(old)
 
 
@@ -129,6 +130,21 @@ def _disk_error(folder: Path, error: OSError) -> RunFailed:
     )
 
 
+def _damaged(file: Path, error: Exception) -> CheckpointError:
+    return CheckpointError(
+        f"{file} cannot be read: {error}",
+        "A checkpoint is whole, or it is not there.",
+        f"Delete {file.parent} to go on from an older checkpoint, or from the start.",
+    )
+
+
+def _read_json(file: Path) -> dict[str, Any]:
+    try:
+        return json.loads(file.read_text())
+    except (OSError, ValueError) as error:
+        raise _damaged(file, error) from error
+
+
 def seed_random_states(seed: int) -> None:
     """Sets the global generators, from which a reward function may draw."""
     random.seed(seed)
@@ -148,16 +164,21 @@ def _save_random_states(folder: Path) -> None:
     tensors = {"cpu": torch.get_rng_state()}
     if torch.cuda.is_available():
         tensors["cuda"] = torch.cuda.get_rng_state()
-    save_file(tensors, str(folder / "random.safetensors"))
+    with disk_errors():
+        save_file(tensors, str(folder / "random.safetensors"))
 
 
 def _load_random_states(folder: Path) -> None:
-    state = json.loads((folder / "random.json").read_text())
+    state = _read_json(folder / "random.json")
     version, internal, gauss = state["python"]
     random.setstate((version, tuple(internal), gauss))
     kind, keys, position, has_gauss, cached = state["numpy"]
     np.random.set_state((kind, np.array(keys, np.uint32), position, has_gauss, cached))
-    tensors = load_file(str(folder / "random.safetensors"))
+    path = folder / "random.safetensors"
+    try:
+        tensors = load_file(str(path))
+    except (OSError, SafetensorError) as error:
+        raise _damaged(path, error) from error
     torch.set_rng_state(tensors["cpu"])
     if "cuda" in tensors and torch.cuda.is_available():
         torch.cuda.set_rng_state(tensors["cuda"])

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +16,24 @@ from torch import Tensor, nn
 from flexrlhf.core.errors import CheckpointError
 
 
+@contextmanager
+def disk_errors() -> Iterator[None]:
+    """Raises an OSError where safetensors cannot write, as every other writer does."""
+    try:
+        yield
+    except SafetensorError as error:
+        raise OSError(str(error)) from error
+
+
 def save_weights(model: nn.Module, folder: Path) -> None:
-    """Writes every parameter and buffer of `model` once, tied tensors included."""
+    """Writes every parameter and buffer of `model` once, tied tensors included.
+
+    Raises:
+        OSError: the disk is full, or does not take the file for another reason.
+    """
     folder.mkdir(parents=True, exist_ok=True)
-    save_model(model, str(folder / "weights.safetensors"))
+    with disk_errors():
+        save_model(model, str(folder / "weights.safetensors"))
 
 
 def load_weights(model: nn.Module, folder: Path) -> None:
@@ -40,7 +56,11 @@ def load_weights(model: nn.Module, folder: Path) -> None:
 def save_optimizer(
     optimizer: torch.optim.Optimizer, model: nn.Module, folder: Path, *, step: int
 ) -> None:
-    """Writes the optimiser's tensors by parameter name, and the step count."""
+    """Writes the optimiser's tensors by parameter name, and the step count.
+
+    Raises:
+        OSError: the disk is full, or does not take the files for another reason.
+    """
     tensors: dict[str, Tensor] = {}
     scalars: dict[str, dict[str, Any]] = {}
     for name, parameter in model.named_parameters():
@@ -49,7 +69,8 @@ def save_optimizer(
                 tensors[f"{key}:{name}"] = value.contiguous()
             else:
                 scalars.setdefault(name, {})[key] = value
-    save_file(tensors, str(folder / "optimizer.safetensors"))
+    with disk_errors():
+        save_file(tensors, str(folder / "optimizer.safetensors"))
     (folder / "optimizer.json").write_text(json.dumps({"step": step, "scalars": scalars}))
 
 
