@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flexrlhf.config.files import require_files
-from flexrlhf.config.loading import dump_config, load_config
+from flexrlhf.config.loading import dump_config, load_config, request_of
 from flexrlhf.config.resolution import batch_sizes, resolve, spec_of, with_threads
 from flexrlhf.config.schema import RunConfig
 from flexrlhf.core.errors import FlexError, RunFailed
@@ -136,7 +136,7 @@ def dry_run(config: RunConfig) -> str:
 
 def plan_document(config: RunConfig) -> dict[str, Any]:
     """Returns the document that `plan --json` prints."""
-    return plans_document(config.model_dump(mode="json", exclude_defaults=True), _plans(config))
+    return plans_document(request_of(config), _plans(config))
 
 
 def plan_text(document: Mapping[str, Any]) -> str:

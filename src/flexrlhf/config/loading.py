@@ -100,6 +100,19 @@ def dump_config(config: RunConfig) -> str:
     return write_yaml({**shared, "stages": stages})
 
 
+def request_of(config: RunConfig) -> dict[str, Any]:
+    """Returns what a config asks for besides the defaults, the algorithm's name always."""
+    values = config.model_dump(mode="json", exclude_defaults=True)
+    if not config.stages:
+        return _with_algorithm(values, config.algorithm.name)
+    stages = zip(values["stages"], config.stages, strict=True)
+    return {**values, "stages": [_with_algorithm(v, stage.algorithm.name) for v, stage in stages]}
+
+
+def _with_algorithm(values: dict[str, Any], name: str) -> dict[str, Any]:
+    return {**values, "algorithm": {"name": name, **values.get("algorithm", {})}}
+
+
 def _section(document: Any, source: str) -> dict[str, Any]:
     if isinstance(document, dict) and document:
         return document

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from flexrlhf.config.loading import request_of
 from flexrlhf.config.schema import RunConfig
 from flexrlhf.planning.placement.plan import Plan, plans_document
 from flexrlhf.runtime.run_folder import write_config, write_json
@@ -20,6 +21,5 @@ def write_description(
         RunFailed: the folder cannot be written.
     """
     write_config(config, folder)
-    request = config.model_dump(mode="json", exclude_defaults=True)
-    write_json(folder / "plan.json", plans_document(request, plans))
+    write_json(folder / "plan.json", plans_document(request_of(config), plans))
     write_json(folder / "environment.json", environment)
