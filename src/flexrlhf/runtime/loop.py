@@ -19,6 +19,7 @@ from flexrlhf.runtime.launch import Launched
 from flexrlhf.runtime.measurements import joined
 from flexrlhf.runtime.records import RunRecords
 from flexrlhf.runtime.recover import CheckpointStore, seed_random_states
+from flexrlhf.runtime.run_folder import write_failure
 from flexrlhf.runtime.telemetry import memory_efficiency, timeline_metrics
 from flexrlhf.runtime.worker_group import InProcessGroup
 
@@ -85,13 +86,17 @@ class TrainingRun:
             if self._is_checkpoint_due(iteration + 1):
                 self._save(iteration + 1)
             listener.finish_iteration(iteration + 1, metrics)
-        self._ask("write_models", self._folder / "model", self._launched.tokenizer)
+        self._write_models()
 
     def close(self) -> None:
-        """Writes the timeline and lets go of workers and trackers."""
-        write_trace(self._folder / "timeline.json", {"measured": self._timeline})
-        self._records.close()
+        """Lets go of workers and trackers and writes the timeline.
+
+        Raises:
+            RunFailed: the folder cannot be written.
+        """
         self._group.close()
+        self._records.close()
+        self._write_timeline()
 
     def _graph(self, iteration: int) -> Graph:
         return iteration_graph(self._launched.spec, self._plan, self._launched.shape, iteration)
@@ -142,13 +147,28 @@ class TrainingRun:
         return iteration % self._every == 0 or iteration == self.iterations
 
     def _save(self, iteration: int) -> None:
+        held = self._ask("role_bytes")
         self._checkpoints.save(
             iteration,
             lambda folder: self._ask("save", folder),
             {"worker": self._ask("state")},
-            num_bytes=sum(role.saved for role in self._ask("role_bytes").values()),
+            num_bytes=sum(held[role].saved for role in self._launched.spec.trained),
         )
-        write_trace(self._folder / "timeline.json", {"measured": self._timeline})
+        self._write_timeline()
+
+    def _write_models(self) -> None:
+        folder = self._folder / "model"
+        try:
+            self._ask("write_models", folder, self._launched.tokenizer)
+        except OSError as error:
+            raise write_failure(folder, error) from error
+
+    def _write_timeline(self) -> None:
+        path = self._folder / "timeline.json"
+        try:
+            write_trace(path, {"measured": self._timeline})
+        except OSError as error:
+            raise write_failure(path, error) from error
 
     def _restore(self) -> int:
         """Returns the finished iterations of the newest checkpoint, after loading it."""

@@ -7,10 +7,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from flexrlhf.core.errors import RunFailed
 from flexrlhf.core.plugins import load_plugin
 from flexrlhf.learning.data.experience import Sample
-from flexrlhf.runtime.run_folder import write_text
+from flexrlhf.runtime.run_folder import write_failure, write_text
 
 
 class Tracker(Protocol):
@@ -105,8 +104,4 @@ def _append(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
             file.writelines(json.dumps(row) + "\n" for row in rows)
             file.flush()
     except OSError as error:
-        raise RunFailed(
-            f"Writing {path} failed: {error.strerror or error}.",
-            "Finished checkpoints are untouched.",
-            "Free some space or mend the permissions, then start again with --resume.",
-        ) from error
+        raise write_failure(path, error) from error

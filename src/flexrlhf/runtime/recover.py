@@ -21,6 +21,7 @@ from safetensors.torch import load_file, save_file
 from flexrlhf.core.errors import CheckpointError, RunFailed
 from flexrlhf.learning.models.atomic_folder import atomic_folder
 from flexrlhf.learning.training.shard import disk_errors
+from flexrlhf.runtime.run_folder import write_failure
 
 FORMAT = 1
 """Raised when the layout of a checkpoint changes."""
@@ -72,7 +73,7 @@ class CheckpointStore:
                 document = {"format": FORMAT, "iteration": iteration, **state}
                 (partial / "run.json").write_text(json.dumps(document, indent=1))
         except OSError as error:
-            raise _disk_error(self._folder, error) from error
+            raise write_failure(folder, error) from error
         self._remove_old()
         return folder
 
@@ -116,18 +117,14 @@ def _check_space(folder: Path, num_bytes: int) -> None:
     needed = int(1.05 * num_bytes) + (1 << 20)
     if free < needed:
         raise RunFailed(
-            f"A checkpoint needs {needed / 1e9:.2f} GB in {folder}, {free / 1e9:.2f} GB are free.",
+            f"A checkpoint needs {_size(needed)} in {folder}, {_size(free)} are free.",
             "The old checkpoints are kept until the new one is complete.",
             "Free some space, or lower run.keep_checkpoints, then start again with --resume.",
         )
 
 
-def _disk_error(folder: Path, error: OSError) -> RunFailed:
-    return RunFailed(
-        f"Writing to {folder} failed: {error.strerror or error}.",
-        "Older checkpoints are complete and untouched.",
-        "Free some space or mend the permissions, then start again with --resume.",
-    )
+def _size(num_bytes: int) -> str:
+    return f"{num_bytes / 1e9:.2f} GB" if num_bytes >= 1e9 else f"{num_bytes / 1e6:.2f} MB"
 
 
 def _damaged(file: Path, error: Exception) -> CheckpointError:

@@ -114,11 +114,16 @@ def write_text(path: Path, text: str) -> None:
             os.fsync(file.fileno())
         partial.rename(path)
     except OSError as error:
-        raise RunFailed(
-            f"Writing {path} failed: {error.strerror or error}.",
-            "Finished checkpoints are untouched.",
-            "Free some space or mend the permissions, then start again with --resume.",
-        ) from error
+        raise write_failure(path, error) from error
+
+
+def write_failure(path: Path, error: OSError) -> RunFailed:
+    """Returns what it means for a run that a file or folder of it cannot be written."""
+    return RunFailed(
+        f"Writing {path} failed: {error.strerror or error}.",
+        "Finished checkpoints are untouched.",
+        "Free some space or mend the permissions, then start again with --resume.",
+    )
 
 
 def resumed_config(asked: RunConfig, folder: Path) -> RunConfig:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -181,12 +181,13 @@ def _train(stage: PreparedStage, launched: Launched, listener: Listener) -> None
     logger.info("%s begins", stage.name)
     try:
         training.train(listener)
-        logger.info("%s is finished", stage.name)
-    except FlexError as error:
+    except BaseException as error:
         logger.error("%s failed: %s", stage.name, error)
+        with suppress(FlexError):  # why the stage stopped says more
+            training.close()
         raise
-    finally:
-        training.close()
+    training.close()
+    logger.info("%s is finished", stage.name)
 
 
 def metrics(stage: PreparedStage) -> tuple[Mapping[str, Any], ...]:
