@@ -109,23 +109,27 @@ def _check_micro_batch(config: RunConfig) -> Iterator[Problem]:
             "training.mini_batch_samples",
             *_SAMPLE_KEYS,
         )
-    longest, keys = _longest_sequence(config)
+    item, longest, keys = _longest_item(config)
     if tokens != "auto" and tokens < longest:
         yield mistake(
             "training.micro_batch_tokens",
             tokens,
-            f"one sequence may have {longest} tokens ({' + '.join(keys)}).",
+            f"one {item} may have {longest} tokens ({' + '.join(keys)}).",
             "Right: at least that, or auto.",
             _NAME,
             *keys,
         )
 
 
-def _longest_sequence(config: RunConfig) -> tuple[int, tuple[str, ...]]:
-    if spec_of(config).generates:
+def _longest_item(config: RunConfig) -> tuple[str, int, tuple[str, ...]]:
+    """Returns what a micro-batch cannot split, its most tokens, and the keys that they add up."""
+    spec = spec_of(config)
+    if spec.generates:
         longest = config.data.max_prompt_tokens + config.rollout.max_new_tokens
-        return longest, ("data.max_prompt_tokens", "rollout.max_new_tokens")
-    return config.data.max_tokens, ("data.max_tokens",)
+        return "sequence", longest, ("data.max_prompt_tokens", "rollout.max_new_tokens")
+    if spec.data == "preferences":
+        return "pair", 2 * config.data.max_tokens, ("data.max_tokens", "data.max_tokens")
+    return "sequence", config.data.max_tokens, ("data.max_tokens",)
 
 
 def _check_generation_parts(config: RunConfig) -> Iterator[Problem]:

@@ -175,6 +175,12 @@ def test_a_micro_batch_holds_the_longest_row(stages):
     assert "one sequence may have 1024 tokens (data.max_tokens)." in only_problem(stages)
 
 
+def test_a_micro_batch_holds_both_answers_of_a_pair(stages):
+    stages["stages"][1]["training"] = {"micro_batch_tokens": 2000}
+    said = "one pair may have 2048 tokens (data.max_tokens + data.max_tokens)."
+    assert said in only_problem(stages)
+
+
 def test_generation_has_no_more_parts_than_prompts(ppo):
     ppo["rollout"] = {"micro_batches": 17}
     assert "more parts than the 16 prompts" in only_problem(ppo)
