@@ -11,10 +11,12 @@ from flexrlhf.learning.training.memory import free_bytes, held_bytes, peak_bytes
 
 logger = logging.getLogger(__name__)
 
-CPU_TOKENS = 8192
+CPU_TOKENS = 2048
 """On a CPU larger micro-batches gain nothing: the matrices have long filled every core."""
 MEMORY_FILL = 0.8
-"""Share of the free memory that a dry step may be predicted to take."""
+"""Share of the free memory that a step may be predicted to take."""
+_GROWTH = 4
+"""How many times as many sequences the next try may have."""
 
 
 def find_micro_batch_tokens(
@@ -27,9 +29,9 @@ def find_micro_batch_tokens(
 ) -> int:
     """Returns the largest token budget whose step fits in memory.
 
-    The step is tried with 1 and then twice as many of the longest sequences, until the next
-    doubling is predicted not to fit, the whole mini-batch fits, or the device's useful size is
-    reached.
+    The step is tried with 1 of the longest sequences and then with up to four times as many as
+    before, as far as the last try predicts that they fit, until the whole mini-batch or the
+    device's useful size is reached, or no more fit.
 
     Args:
         dry_step: runs forward and backward on that many sequences of the longest length, and
@@ -45,10 +47,11 @@ def find_micro_batch_tokens(
     count = 1
     while True:
         used = _step_bytes(dry_step, count, device)
-        following = min(2 * count, most)
-        free = free_bytes(device) - reserved_bytes
         logger.info("dry step: %d x %d tokens took %.0f MB", count, longest, used / 1e6)
-        if following == count or used * following / count > MEMORY_FILL * free:
+        room = MEMORY_FILL * (free_bytes(device) - reserved_bytes)
+        fitting = int(room * count / used) if used else most
+        following = min(_GROWTH * count, most, fitting)
+        if following <= count:
             return count * longest
         count = following
 
