@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -41,6 +42,7 @@ class RunRecords:
     def __init__(
         self, folder: Path, trackers: Sequence[str], *, samples_per_iteration: int
     ) -> None:
+        self._folder = folder
         self._metrics = folder / "metrics.jsonl"
         self._samples = folder / "samples.jsonl"
         self._samples_per_iteration = samples_per_iteration
@@ -59,8 +61,9 @@ class RunRecords:
         """Appends the metrics of finished iteration `iteration`."""
         row = {"iteration": iteration, **metrics}
         _append(self._metrics, [row])
-        for tracker in self._trackers:
-            tracker.write(iteration, metrics)
+        with _disk_failures(self._folder):
+            for tracker in self._trackers:
+                tracker.write(iteration, metrics)
 
     def write_samples(self, iteration: int, samples: Sequence[Sample], kind: str) -> None:
         """Appends the first few answers of finished iteration `iteration`."""
@@ -69,8 +72,9 @@ class RunRecords:
 
     def close(self) -> None:
         """Flushes the trackers."""
-        for tracker in self._trackers:
-            tracker.close()
+        with _disk_failures(self._folder):
+            for tracker in self._trackers:
+                tracker.close()
 
 
 def read_rows(path: Path) -> list[dict[str, Any]]:
@@ -99,9 +103,14 @@ def _sample_row(iteration: int, sample: Sample, kind: str) -> dict[str, Any]:
 
 
 def _append(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
+    with _disk_failures(path), path.open("a") as file:
+        file.writelines(json.dumps(row) + "\n" for row in rows)
+        file.flush()
+
+
+@contextmanager
+def _disk_failures(path: Path) -> Iterator[None]:
     try:
-        with path.open("a") as file:
-            file.writelines(json.dumps(row) + "\n" for row in rows)
-            file.flush()
+        yield
     except OSError as error:
         raise write_failure(path, error) from error

@@ -3,16 +3,26 @@
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
+
+
+class _LogFile(logging.FileHandler):
+    """A file that may lack lines where the disk is full; the run itself says so."""
+
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - logging's own name
+        """Leaves out a line that cannot be written."""
+        if not isinstance(sys.exc_info()[1], OSError):
+            super().handleError(record)
 
 
 @contextmanager
 def logged(folder: Path) -> Iterator[None]:
     """Sends this package's messages to `log.txt` until the block ends, errors included."""
     logger = logging.getLogger("flexrlhf")
-    handler = logging.FileHandler(folder / "log.txt")
+    handler = _LogFile(folder / "log.txt")
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
     logger.addHandler(handler)
     logger.setLevel(logging.INFO)
@@ -23,4 +33,5 @@ def logged(folder: Path) -> Iterator[None]:
         raise
     finally:
         logger.removeHandler(handler)
-        handler.close()
+        with suppress(OSError):
+            handler.close()
