@@ -29,7 +29,7 @@ from flexrlhf.runtime.records import read_rows
 from flexrlhf.runtime.recover import CheckpointStore
 from flexrlhf.runtime.reward_role import reward_functions
 from flexrlhf.runtime.role_models import model_source
-from flexrlhf.runtime.run_folder import remove_leftovers, write_config
+from flexrlhf.runtime.run_folder import remove_leftovers
 from flexrlhf.runtime.run_log import logged
 
 logger = logging.getLogger(__name__)
@@ -130,7 +130,7 @@ def run(prepared: PreparedRun, environment: Mapping[str, Any], listener: Listene
             continue
         launched = _launched(stage, prepared)
         config = _with_training(config, stage.name, launched.config.training)
-        write_config(config, prepared.folder)
+        write_description(config, plans, environment, prepared.folder)
         stage.folder.mkdir(parents=True, exist_ok=True)
         own_log = logged(stage.folder) if config.stages else nullcontext()
         with own_log:
