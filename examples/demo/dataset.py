@@ -19,7 +19,7 @@ def write_dataset(folder: Path, *, seed: int) -> None:
     _tokenizer().save_pretrained(folder / "tokenizer")
     _write(folder / "supervised.jsonl", (_supervised_row(generator) for _ in range(4000)))
     _write(folder / "supervised-held-out.jsonl", (_supervised_row(generator) for _ in range(200)))
-    _write(folder / "preferences.jsonl", (_preference_row(generator) for _ in range(4000)))
+    _write(folder / "preferences.jsonl", (_preference_row(generator) for _ in range(12000)))
     _write(folder / "preferences-held-out.jsonl", (_preference_row(generator) for _ in range(200)))
     for name, count in (("prompts", 2000), ("prompts-held-out", 64)):
         rows = ({"prompt": write_prompt(generator)} for _ in range(count))
