@@ -23,6 +23,7 @@ def measured_micro_batch_tokens(
         rows_per_item: 2 for preference pairs, else 1.
         num_items: items of a mini-batch.
     """
+    moments = sum(trainer.backend.optimizer_bytes() for trainer in trainers)
     return min(
         find_micro_batch_tokens(
             lambda count, trainer=trainer: _dry_step(
@@ -30,7 +31,7 @@ def measured_micro_batch_tokens(
             ),
             longest=longest,
             num_samples=num_items,
-            reserved_bytes=trainer.backend.optimizer_bytes(),
+            reserved_bytes=moments,
             device=trainer.backend.device,
         )
         for trainer in trainers

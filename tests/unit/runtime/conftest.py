@@ -89,12 +89,15 @@ def make_document(tokenizer_folder: Path, files: dict[str, str]) -> Callable[...
     }
     kinds = {"sft": "supervised", "reward_model": "preferences"}
 
-    def make(algorithm: str = "grpo", **sections: dict[str, Any]) -> dict[str, Any]:
-        kind = kinds.get(algorithm, "prompts")
+    def make(name: str = "grpo", /, **sections: dict[str, Any]) -> dict[str, Any]:
+        kind = kinds.get(name, "prompts")
         document: dict[str, Any] = {
-            "algorithm": {"name": algorithm},
-            "model": {"reward" if algorithm == "reward_model" else "actor": model},
-            "data": {kind: {"path": files[kind]}},
+            "algorithm": {"name": name},
+            "model": {"reward" if name == "reward_model" else "actor": model},
+            "data": {
+                kind: {"path": files[kind]},
+                "max_prompt_tokens" if kind == "prompts" else "max_tokens": 8,
+            },
             "training": {
                 "iterations": 3,
                 "prompts_per_iteration": 4,
@@ -106,8 +109,8 @@ def make_document(tokenizer_folder: Path, files: dict[str, str]) -> Callable[...
         if kind == "prompts":
             document["rollout"] = {"max_new_tokens": 5, "samples_per_prompt": 2}
             document["reward"] = {"functions": [{"path": files["reward"]}]}
-        for name, section in sections.items():
-            document[name] = {**document.get(name, {}), **section}
+        for key, section in sections.items():
+            document[key] = {**document.get(key, {}), **section}
         return copy.deepcopy(document)
 
     return make

@@ -64,3 +64,10 @@ def test_without_a_proc_the_peak_is_what_is_held(monkeypatch, tmp_path: Path):
     monkeypatch.setattr(memory, "_CLEAR_REFS", tmp_path / "clear_refs")
     memory.reset_peak(CPU)
     assert memory.peak_bytes(CPU) == pytest.approx(memory.held_bytes(CPU), rel=0.1)
+
+
+def test_what_torch_caches_on_a_gpu_is_free(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (10 * MIB, 80 * MIB))
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda device: 50 * MIB)
+    monkeypatch.setattr(torch.cuda, "memory_allocated", lambda device: 20 * MIB)
+    assert memory.free_bytes(torch.device("cuda")) == 40 * MIB

@@ -45,7 +45,8 @@ def held_bytes(device: torch.device) -> int:
 
 
 def free_bytes(device: torch.device) -> int:
-    """Returns the bytes that could still be taken."""
+    """Returns the bytes that could still be taken; on a GPU, also those that torch only caches."""
     if device.type == "cuda":
-        return torch.cuda.mem_get_info(device)[0]
+        cached = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        return torch.cuda.mem_get_info(device)[0] + cached
     return psutil.virtual_memory().available
