@@ -120,7 +120,7 @@ class InProcessGroup:
 
     def _wait(self, deadline_s: float) -> Any:
         try:
-            return self._results.get(timeout=deadline_s)
+            return self._results.get(timeout=min(deadline_s, threading.TIMEOUT_MAX))
         except queue.Empty:
             raise WorkerLost(
                 f"Worker {self.name!r} has been busy with {self._doing} for {deadline_s:g} s:\n"
