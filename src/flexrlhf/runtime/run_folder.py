@@ -49,6 +49,7 @@ def opened(folder: Path, *, resume: bool) -> Iterator[Path]:
             "--resume goes on with a run that was started before.",
             "Give the folder of that run as --run-dir, or leave --resume out.",
         )
+    was_there = folder.is_dir()
     try:
         folder.mkdir(parents=True, exist_ok=True)
         lock = (folder / ".lock").open("w")
@@ -71,8 +72,18 @@ def opened(folder: Path, *, resume: bool) -> Iterator[Path]:
             yield folder
         except ConfigError:
             if not resume:  # nothing was started, so nothing stays
-                shutil.rmtree(folder)
+                _empty(folder)
+                if not was_there:
+                    folder.rmdir()
             raise
+
+
+def _empty(folder: Path) -> None:
+    for path in folder.iterdir():
+        if path.is_dir():
+            shutil.rmtree(path)
+        else:
+            path.unlink()
 
 
 def _has_only_begun(folder: Path) -> bool:
