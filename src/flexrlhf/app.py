@@ -187,7 +187,7 @@ def generate(
     source: Path | str,
     *,
     prompts: Sequence[str],
-    max_new_tokens: int = 128,
+    max_new_tokens: int | None = None,
     temperature: float = 1.0,
     seed: int = 0,
 ) -> list[tuple[str, str]]:

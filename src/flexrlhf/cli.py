@@ -16,6 +16,7 @@ cli = typer.Typer(
     help="RLHF training that decides by itself where each model of the loop runs.",
     no_args_is_help=True,
     add_completion=False,
+    rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
 
@@ -111,7 +112,10 @@ def generate(
     source: Annotated[Path, typer.Argument(metavar="RUN_DIR|MODEL_DIR")],
     prompt: Annotated[str | None, typer.Option(help="One prompt.")] = None,
     prompts: Annotated[Path | None, typer.Option(help="A file of prompts.")] = None,
-    max_new_tokens: Annotated[int, typer.Option(help="Longest answer, in tokens.")] = 128,
+    *,
+    max_new_tokens: Annotated[
+        int | None, typer.Option(min=1, help="Longest answer, in tokens; 128 if there is room.")
+    ] = None,
     temperature: Annotated[float, typer.Option(help="0 takes the most likely token.")] = 1.0,
     seed: Annotated[int, typer.Option(help="Seed of the sampling.")] = 0,
 ) -> None:

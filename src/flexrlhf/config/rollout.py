@@ -28,7 +28,5 @@ class Rollout(Section):
     """Answers decoded at the same time; auto: all of a generation micro-batch."""
     micro_batches: Count = 1
     """Parts in which the prompts of an iteration are generated and scored."""
-    check_every: Count = 10
-    """Iterations between comparisons of the engine's log-probs with the trainer's."""
     gap_alarm: Auto | Positive = "auto"
-    """Largest accepted difference of these, in nats; auto: 1e-4 in float32, 2e-2 in bfloat16."""
+    """Nats by which engine and trainer may differ in a log-prob; auto: 1e-4, bfloat16 2e-2."""

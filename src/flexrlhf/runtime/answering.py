@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Final
 
 import torch
+from torch import nn
 
 from flexrlhf.core.errors import ConfigError
 from flexrlhf.learning.data.prompts import load_prompts
@@ -15,6 +17,10 @@ from flexrlhf.learning.models.source import ModelSource
 from flexrlhf.learning.rollout.engines import build_engine
 from flexrlhf.learning.rollout.protocol import Sampling
 from flexrlhf.runtime.generation import Generator, end_tokens
+
+DEFAULT_NEW_TOKENS: Final = 128
+UNLIMITED: Final = 1 << 20
+"""Tokens that a model without a limit may read here."""
 
 
 def policy_folder(source: Path) -> Path:
@@ -39,7 +45,7 @@ def answers(
     source: Path,
     prompts: Sequence[str],
     *,
-    max_new_tokens: int,
+    max_new_tokens: int | None,
     temperature: float,
     seed: int,
 ) -> list[tuple[str, str]]:
@@ -50,7 +56,7 @@ def answers(
     Args:
         source: a run folder, a model folder, or a GGUF file.
         prompts: texts.
-        max_new_tokens: the longest answer.
+        max_new_tokens: the longest answer; None is 128, or what the model has room for.
         temperature: 0 takes the most likely token.
         seed: of the sampling.
 
@@ -60,16 +66,17 @@ def answers(
     model_source = ModelSource(path=str(policy_folder(source)))
     tokenizer = load_tokenizer(model_source)
     model = load_policy(model_source)
-    if torch.cuda.is_available():
-        model.cuda()
+    nn.Module.to(model, "cuda" if torch.cuda.is_available() else "cpu")
+    positions = max_positions(model) or UNLIMITED
     rows = load_prompts(
         [{"prompt": prompt} for prompt in prompts],
         tokenizer,
-        max_prompt_tokens=max(1, (max_positions(model) or 1 << 20) - max_new_tokens),
+        max_prompt_tokens=max(1, positions - (max_new_tokens or 1)),
         chat="always" if tokenizer.chat_template else "never",
     )
+    room = positions - max(len(row.tokens) for row in rows)
     sampling = Sampling(
-        max_new_tokens=max_new_tokens,
+        max_new_tokens=max_new_tokens or min(DEFAULT_NEW_TOKENS, room),
         temperature=temperature or 1.0,
         greedy=temperature == 0,
         seed=seed,

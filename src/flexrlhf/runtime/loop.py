@@ -66,6 +66,7 @@ class TrainingRun:
         self._records = RunRecords(
             folder, run.trackers, samples_per_iteration=run.samples_per_iteration
         )
+        self._worst_gap = settled(launched.config.rollout.gap_alarm)
         self._timeline = _earlier_timeline(folder / "timeline.json")
         self._group = InProcessGroup("main", launched.worker, _clock_after(self._timeline))
 
@@ -132,15 +133,15 @@ class TrainingRun:
         self._records.write(iteration, metrics)
         self._records.write_samples(iteration, self._launched.worker.samples, "train")
         gap = metrics.get("logprob_gap/max", 0.0)
-        alarm = settled(self._launched.config.rollout.gap_alarm)
-        if gap > alarm:
+        if gap > self._worst_gap:
+            self._worst_gap = 2 * gap  # one warning, and another only if it grows
             logger.warning(
                 "%s, iteration %d: engine and trainer differ by %.2g in a log-prob, more than "
                 "rollout.gap_alarm = %g. The engine may hold other weights than the trainer.",
                 self.name,
                 iteration,
                 gap,
-                alarm,
+                settled(self._launched.config.rollout.gap_alarm),
             )
 
     def _is_checkpoint_due(self, iteration: int) -> bool:

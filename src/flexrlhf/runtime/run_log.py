@@ -20,11 +20,18 @@ class _LogFile(logging.FileHandler):
 
 @contextmanager
 def logged(folder: Path) -> Iterator[None]:
-    """Sends this package's messages to `log.txt` until the block ends, errors included."""
+    """Sends this package's messages to `log.txt` until the block ends, errors included.
+
+    Warnings also go to standard error; an error reaches the user as the exception itself.
+    """
     logger = logging.getLogger("flexrlhf")
     handler = _LogFile(folder / "log.txt")
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    console = logging.StreamHandler()
+    console.addFilter(lambda record: record.levelno == logging.WARNING)
+    console.setFormatter(logging.Formatter("warning: %(message)s"))
     logger.addHandler(handler)
+    logger.addHandler(console)
     logger.setLevel(logging.INFO)
     try:
         yield
@@ -33,5 +40,6 @@ def logged(folder: Path) -> Iterator[None]:
         raise
     finally:
         logger.removeHandler(handler)
+        logger.removeHandler(console)
         with suppress(OSError):
             handler.close()

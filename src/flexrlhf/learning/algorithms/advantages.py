@@ -213,7 +213,7 @@ def whiten(
 class GroupAdvantages:
     """Advantages of answers against the other answers to the same prompt."""
 
-    advantages_B: Tensor  # noqa: N815
+    advantages_B: Tensor
     num_groups: int
     num_zero_variance_groups: int
     """Groups whose answers all have one reward, and which therefore teach nothing."""
