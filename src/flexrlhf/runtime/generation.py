@@ -91,7 +91,7 @@ class Generator:
         self, prompts: Sequence[Prompt], answers_per_prompt: int, sampling: Sampling
     ) -> list[Sample]:
         """Answers held-out prompts; the same prompts always meet the same random numbers."""
-        first = EVALUATION_IDS // answers_per_prompt
+        first = -(-EVALUATION_IDS // answers_per_prompt)
         draws = [(first + number, prompt) for number, prompt in enumerate(prompts)]
         return self.answer(draws, answers_per_prompt, sampling)
 
