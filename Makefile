@@ -9,7 +9,7 @@ PIP_OPTIONS ?=
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt $(PIP_OPTIONS)
 WHEELS := .cache/wheels
 
-.PHONY: demo demo-seeds smollm2 test check lint types contracts docs clean
+.PHONY: demo demo-seeds smollm2 test check chaos lint types contracts docs clean
 
 $(VENV)/.train: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -38,7 +38,7 @@ smollm2: $(WHEELS)/.smollm2
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/codespell src tests examples docs *.md
+	$(BIN)/codespell src examples docs *.md
 
 types: $(VENV)/.dev
 	$(BIN)/pyright
@@ -50,7 +50,10 @@ check: lint types contracts
 	$(BIN)/pytest -q -n 2 tests/unit
 
 test: lint types contracts
-	OMP_NUM_THREADS=1 $(BIN)/pytest -q -n 2 --dist worksteal
+	OMP_NUM_THREADS=1 $(BIN)/pytest -q -n 2 --dist worksteal -m "not chaos"
+
+chaos: $(VENV)/.dev
+	OMP_NUM_THREADS=1 $(BIN)/pytest -q -m chaos
 
 docs: $(VENV)/.dev
 	$(BIN)/python -m flexrlhf.config.reference
