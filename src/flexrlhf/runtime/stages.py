@@ -98,10 +98,10 @@ def _prepared(
 
 
 def _origin(role: Role, config: RunConfig, configs: Mapping[str, RunConfig]) -> ModelSource:
-    """Returns the model that a role's weights come from, however many stages ago."""
+    """Returns the model that a role's tokenizer comes from, however many stages ago."""
     source = model_source(role, config)
     assert source is not None, "trained roles have a model"
-    if source.path is None or not source.path.startswith(STAGE):
+    if source.tokenizer or source.path is None or not source.path.startswith(STAGE):
         return source
     stage, earlier_role = source.path.removeprefix(STAGE).split("/")
     return _origin(cast("Role", earlier_role), configs[stage], configs)
