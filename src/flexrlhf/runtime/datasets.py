@@ -10,6 +10,7 @@ from transformers import PreTrainedTokenizerBase
 
 from flexrlhf.config.data import REASONING_GYM, Data, DataSource
 from flexrlhf.core.algorithm_specs import DataKind
+from flexrlhf.core.errors import DataError
 from flexrlhf.learning.data.preferences import load_preferences
 from flexrlhf.learning.data.prompts import load_prompts
 from flexrlhf.learning.data.rows import load_rows
@@ -52,6 +53,20 @@ def _tokenised(
         seed=source.seed,
         options=source.options,
     )
+    try:
+        return _read(rows, source, section, kind, tokenizer)
+    except DataError as error:
+        where = f"{source.path}, whose rows count from 0: "
+        raise DataError(where + error.wrong, error.right, error.do) from error
+
+
+def _read(
+    rows: Sequence[dict[str, Any]],
+    source: DataSource,
+    section: Data,
+    kind: DataKind,
+    tokenizer: PreTrainedTokenizerBase,
+) -> Sequence[Any]:
     if kind == "prompts":
         return load_prompts(
             rows,
