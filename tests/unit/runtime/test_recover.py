@@ -166,7 +166,7 @@ def test_a_damaged_checkpoint_says_so(store, folder, file, damage):
 def test_a_full_disk_is_noticed_before_anything_is_written(store, folder, monkeypatch):
     save(store, 1)
     monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=10_000_000))
-    with pytest.raises(RunFailed, match=r"needs 0\.01 GB in .*, 0\.01 GB are free") as caught:
+    with pytest.raises(RunFailed, match=r"needs 11\.55 MB in .*, 10\.00 MB are free") as caught:
         store.save(2, write_role, {}, num_bytes=10_000_000)
     assert "--resume" in caught.value.do
     assert names(folder) == ["iteration-1"]
