@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 from flexrlhf.config.data import REASONING_GYM, DataSource
 from flexrlhf.config.model import RoleModel
-from flexrlhf.config.paths import HUB, STAGE
+from flexrlhf.config.paths import HUB, STAGE, why_absent
 from flexrlhf.config.problems import Problem, absence, config_error, mistake
 from flexrlhf.config.schema import RunConfig
 
@@ -55,5 +54,5 @@ def _missing_model(key: str, model: RoleModel) -> Iterator[Problem]:
 
 
 def _missing_path(key: str, path: str, advice: str = "") -> Iterator[Problem]:
-    if not Path(path).expanduser().exists():
-        yield mistake(key, path, "does not exist.", f"{_LOOKED_IN} {advice}".rstrip())
+    if reason := why_absent(path):
+        yield mistake(key, path, f"{reason}.", f"{_LOOKED_IN} {advice}".rstrip())

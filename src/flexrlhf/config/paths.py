@@ -56,7 +56,19 @@ def _reward_functions(document: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 def _found(text: str, bases: list[Path]) -> str:
     for base in bases:
-        path = base / Path(text).expanduser()
-        if text and path.exists():
-            return str(path.resolve())
+        if text and not why_absent(text, base):
+            return str((base / Path(text).expanduser()).resolve())
     return text
+
+
+def why_absent(text: str, folder: Path = Path()) -> str:
+    """Says why nothing is found at a path, seen from `folder`; nothing where something is."""
+    try:
+        (folder / Path(text).expanduser()).stat()
+    except FileNotFoundError:
+        return "does not exist"
+    except OSError as error:
+        return f"cannot be found: {error.strerror}"
+    except (RuntimeError, ValueError) as error:  # `~` of no user, or a character that no name has
+        return f"is no path: {str(error).rstrip('.')}"
+    return ""

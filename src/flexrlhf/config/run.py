@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Literal
 
-from flexrlhf.config.section import Count, Positive, Section, WholeNumber
+from flexrlhf.config.section import Count, Positive, Section, Seed, WholeNumber
 
 
 class Run(Section):
     """Book-keeping of a run."""
 
-    seed: WholeNumber = 0
+    seed: Seed = 0
     """Every random choice comes from it; the same seed gives the same run."""
     checkpoint_every: Count = 10
     """Iterations between two checkpoints."""

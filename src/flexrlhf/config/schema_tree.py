@@ -108,9 +108,14 @@ def _phrases(branch: Node) -> list[str]:
         return ["a mapping"]
     if branch["type"] == "array":
         return [f"a list, each entry {describe(branch['items'])}"]
-    bounds = [f"{phrase} {branch[key]:g}" for key, phrase in _BOUNDS.items() if key in branch]
+    limits = {phrase: branch[key] for key, phrase in _BOUNDS.items() if key in branch}
+    bounds = [f"{phrase} {_written(limit)}" for phrase, limit in limits.items()]
     pattern = f"that matches {branch['pattern']}" if "pattern" in branch else ""
     return [" ".join(filter(None, (_KINDS[branch["type"]], " and ".join(bounds), pattern)))]
+
+
+def _written(limit: float) -> str:
+    return str(limit) if isinstance(limit, int) else f"{limit:g}"
 
 
 def _fixed(branch: Node) -> list[Any]:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, Strict
 
+MOST_THREADS: Final = 1024
+"""Libraries crash where the system refuses a thread, which happens not far above this."""
 Auto = Literal["auto"]
 """The word for 'decide for me'; `resolution.resolve` or a measurement replaces it by the value."""
 
@@ -13,6 +15,9 @@ Flag = Annotated[bool, Strict()]
 Text = Annotated[str, Field(min_length=1)]
 Count = Annotated[int, Strict(), Field(ge=1)]
 WholeNumber = Annotated[int, Strict(), Field(ge=0)]
+Seed = Annotated[int, Strict(), Field(ge=0, lt=2**63)]
+"""What every generator takes."""
+Threads = Annotated[int, Strict(), Field(ge=1, le=MOST_THREADS)]
 Number = Annotated[float, Strict()]
 Positive = Annotated[float, Strict(), Field(gt=0)]
 NonNegative = Annotated[float, Strict(), Field(ge=0)]

@@ -64,7 +64,7 @@ def _entry_problems(label: str, entry: Any, names: list[str]) -> list[Problem]:
     right = "Right: a lower-case word such as sft."
     if name is None:
         return [absence(key, "missing.", right)]
-    if not isinstance(name, str) or not re.match(STAGE_NAME, name):
+    if not isinstance(name, str) or not re.fullmatch(STAGE_NAME, name):
         return [mistake(key, name, "not a lower-case word.", right)]
     if name in names:
         return [mistake(key, name, "the name of an earlier stage.", "Right: a name of its own.")]

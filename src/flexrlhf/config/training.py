@@ -12,6 +12,7 @@ from flexrlhf.config.section import (
     NonNegative,
     Positive,
     Section,
+    Threads,
     WholeNumber,
 )
 
@@ -51,5 +52,5 @@ class Training(Section):
     """Recompute activations in the backward pass: less memory, a third more time."""
     precision: Literal["float32", "bfloat16"] = "float32"
     """bfloat16 computes under autocast; the weights stay in `model.ROLE.dtype`."""
-    threads: Auto | Count = "auto"
+    threads: Auto | Threads = "auto"
     """CPU threads; auto: the physical cores."""

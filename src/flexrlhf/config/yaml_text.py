@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import yaml
 
@@ -32,6 +32,9 @@ def _resolvers() -> dict[str, list[tuple[str, re.Pattern[str]]]]:
     for first in "-+.0123456789":
         rules.setdefault(first, []).insert(0, ("tag:yaml.org,2002:float", _FLOAT))
     return rules
+
+
+_MOST_VALUES: Final = 100_000
 
 
 class _Loader(yaml.SafeLoader):
@@ -72,10 +75,13 @@ def read_yaml(path: Path) -> Any:
         raise ConfigError(
             f"{path} is not a text file: byte {error.start} is not UTF-8.",
             "A config is a YAML file in UTF-8.",
+            "Give the path of a YAML file, or save this one as UTF-8.",
         ) from None
     except OSError as error:
         raise ConfigError(
-            f"{path} cannot be read: {error.strerror}.", "", "Give the path of a YAML file."
+            f"{path} cannot be read: {error.strerror}.",
+            "A config is a file of text.",
+            "Give the path of a YAML file.",
         ) from None
     return parse_yaml(text, str(path))
 
@@ -84,7 +90,8 @@ def parse_yaml(text: str, source: str) -> Any:
     """Returns the value that a YAML text stands for.
 
     Raises:
-        ConfigError: the text is not YAML, gives a key twice, or contains itself.
+        ConfigError: the text is not YAML, gives a key twice, contains itself, or is nested or
+            repeated beyond any use.
     """
     loader: _Loader | None = None
     try:
@@ -92,22 +99,38 @@ def parse_yaml(text: str, source: str) -> Any:
         root = loader.get_single_node()
         if root is None:
             return None
-        _check_node(root, source, ())
+        _check_tree(root, source)
         return loader.construct_document(root)
+    except ConfigError:  # a ValueError too
+        raise
+    except RecursionError:
+        raise ConfigError(
+            f"{source}: lists or sections are nested too deep to be read.",
+            "A config has a handful of levels.",
+            "Look for brackets that are not closed, or for indentation that grows.",
+        ) from None
     except yaml.MarkedYAMLError as error:
         line = f", line {error.problem_mark.line + 1}" if error.problem_mark else ""
         said = ", ".join(filter(None, (error.context, error.problem)))
         raise ConfigError(
             f"{source}{line}: not valid YAML: {said}.",
-            "",
+            "YAML is keys and values, set in by spaces.",
             "Look at indentation, colons and quotes there and just above.",
         ) from None
     except yaml.YAMLError as error:
         first_line = str(error).partition("\n")[0]
-        raise ConfigError(f"{source}: not valid YAML: {first_line}.") from None
-    except ValueError as error:
-        # `!!int x` and the like: PyYAML passes on what Python's own types say.
-        raise ConfigError(f"{source}: a value does not fit its tag: {error}.") from None
+        raise ConfigError(
+            f"{source}: not valid YAML: {first_line}.",
+            "YAML is plain text.",
+            "Remove what is no text.",
+        ) from None
+    except (ValueError, LookupError, AttributeError) as error:
+        # `!!int x`, `!!bool x`: PyYAML passes on what Python's own types say.
+        raise ConfigError(
+            f"{source}: a value does not fit its tag: {error}.",
+            "A tag such as !!int says what its value is.",
+            "Correct the value, or remove the tag.",
+        ) from None
     finally:
         if loader is not None:
             loader.dispose()
@@ -125,19 +148,36 @@ def write_yaml(value: Any) -> str:
     )
 
 
-def _check_node(node: yaml.Node, source: str, above: tuple[yaml.Node, ...]) -> None:
-    line = node.start_mark.line + 1
+def _check_tree(root: yaml.Node, source: str) -> None:
+    """Looks at every node as often as anchors repeat it, since so often it will be copied."""
+    num_values = 0
+    waiting: list[tuple[yaml.Node, tuple[yaml.Node, ...]]] = [(root, ())]
+    while waiting:
+        node, above = waiting.pop()
+        num_values += 1
+        _refuse_endless(node, above, num_values, f"{source}, line {node.start_mark.line + 1}")
+        if isinstance(node, yaml.MappingNode):
+            _check_keys(node, source)
+            waiting.extend((value, (*above, node)) for _, value in reversed(node.value))
+        elif isinstance(node, yaml.SequenceNode):
+            waiting.extend((value, (*above, node)) for value in reversed(node.value))
+
+
+def _refuse_endless(
+    node: yaml.Node, above: tuple[yaml.Node, ...], num_values: int, place: str
+) -> None:
     if any(node is ancestor for ancestor in above):
         raise ConfigError(
-            f"{source}, line {line}: an anchor contains itself.", "", "Write the values out."
+            f"{place}: an anchor contains itself.",
+            "An anchor stands for a value that ends.",
+            "Write the values out.",
         )
-    if isinstance(node, yaml.MappingNode):
-        _check_keys(node, source)
-        for _, value in node.value:
-            _check_node(value, source, (*above, node))
-    elif isinstance(node, yaml.SequenceNode):
-        for value in node.value:
-            _check_node(value, source, (*above, node))
+    if num_values > _MOST_VALUES:
+        raise ConfigError(
+            f"{place}: with what its anchors repeat, the text has over {_MOST_VALUES} values.",
+            "A config has a few hundred.",
+            "Write the values out, without anchors of anchors.",
+        )
 
 
 def _check_keys(node: yaml.MappingNode, source: str) -> None:
@@ -145,7 +185,11 @@ def _check_keys(node: yaml.MappingNode, source: str) -> None:
     for key, _ in node.value:
         line = key.start_mark.line + 1
         if not isinstance(key, yaml.ScalarNode):
-            raise ConfigError(f"{source}, line {line}: a key is a list or mapping, not a word.")
+            raise ConfigError(
+                f"{source}, line {line}: a key is a list or mapping, not a word.",
+                "A key is a word such as training.",
+                "Look at brackets and question marks there.",
+            )
         if key.value in first_lines:
             raise ConfigError(
                 f"{source}, line {line}: key {key.value!r} is given twice.",

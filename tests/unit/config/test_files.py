@@ -25,6 +25,21 @@ def test_everything_that_is_missing_is_listed(ppo, tmp_path: Path):
     assert '- reward.functions.0.path = "my_rewards.py": does not exist.' in text
 
 
+@pytest.mark.parametrize(
+    ("path", "said"),
+    [
+        ("x" * 5000, "cannot be found: File name too long."),
+        ("~nobody-of-this-name/x.jsonl", "is no path: Could not determine home directory."),
+        ("a\0b", "is no path: embedded null byte."),
+    ],
+)
+def test_what_can_be_no_path_is_said(ppo, tmp_path: Path, path, said):
+    ppo["data"]["prompts"]["path"] = path
+    with pytest.raises(ConfigError) as caught:
+        require_files(build_config(ppo, folder=tmp_path))
+    assert said in str(caught.value)
+
+
 def test_a_complete_run_passes(grpo, tmp_path: Path):
     (tmp_path / "models" / "actor").mkdir(parents=True)
     require_files(build_config(grpo, folder=tmp_path))

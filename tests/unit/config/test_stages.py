@@ -133,6 +133,7 @@ def test_a_broken_stage_does_not_break_those_that_use_it(stages):
         ("sft", 'stages.3 = "sft": not a stage.'),
         ({}, "stages.3.name: missing."),
         ({"name": "My stage"}, 'stages.3.name = "My stage": not a lower-case word.'),
+        ({"name": "sft2\n"}, 'stages.3.name = "sft2\\n": not a lower-case word.'),
         ({"name": 3}, "stages.3.name = 3: not a lower-case word."),
         ({"name": "rm"}, 'stages.3.name = "rm": the name of an earlier stage.'),
         ({"name": "more", "stages": []}, "stages.more.stages: a stage has no stages."),

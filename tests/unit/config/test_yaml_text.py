@@ -58,6 +58,9 @@ def test_a_shared_value_is_written_out():
         ("a: 1\n---\nb: 2", "line 2: not valid YAML"),
         ("a: !!python/object:os.system {}", "line 1: not valid YAML: could not determine"),
         ("a: !!int x", "a value does not fit its tag"),
+        ("a: !!bool x", "a value does not fit its tag"),
+        ("a: !!timestamp x", "a value does not fit its tag"),
+        ("a: " + "[" * 5000, "test: lists or sections are nested too deep"),
         ("a: \x01", "not valid YAML: unacceptable character"),
     ],
 )
@@ -65,6 +68,28 @@ def test_what_is_no_yaml_is_said_with_its_line(text, said):
     with pytest.raises(ConfigError) as caught:
         parse_yaml(text, "test")
     assert said in str(caught.value)
+
+
+def test_every_complaint_has_three_parts():
+    for text in (
+        "a: 1\na: 2",
+        "a: &x [*x]",
+        "a: !!int x",
+        "? [a]\n: 1",
+        "a: \x01",
+        "[",
+        "[" * 5000,
+    ):
+        with pytest.raises(ConfigError) as caught:
+            parse_yaml(text, "test")
+        assert all((caught.value.wrong, caught.value.right, caught.value.do)), text
+
+
+def test_anchors_that_multiply_are_refused_at_once():
+    """Nine to the power of nine values out of ten lines would keep a machine busy for hours."""
+    lines = [f"a{level}: &a{level} [{', '.join([f'*a{level - 1}'] * 9)}]" for level in range(1, 10)]
+    with pytest.raises(ConfigError, match="has over 100000 values"):
+        parse_yaml("\n".join(["a0: &a0 [x]", *lines]), "test")
 
 
 def test_anchors_may_be_used():
