@@ -102,17 +102,42 @@ def test_a_disk_that_takes_no_more(records, tmp_path, make_sample, write):
     assert "--resume" in caught.value.do
 
 
-def test_tensorboard_gets_every_metric(tmp_path):
+def scalars(folder: Path, name: str) -> list[tuple[int, float]]:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+    events = EventAccumulator(str(folder / "tensorboard")).Reload()
+    return [(event.step, event.value) for event in events.Scalars(name)]
+
+
+def test_tensorboard_gets_every_metric(tmp_path):
     records = RunRecords(tmp_path, ["tensorboard"], samples_per_iteration=2)
     for iteration in (1, 2):
         records.write(iteration, {"reward/mean": 0.5 * iteration, "samples": 8})
+    assert scalars(tmp_path, "reward/mean") == [(1, 0.5), (2, 1.0)]  # before the run ends
     records.close()
-    events = EventAccumulator(str(tmp_path / "tensorboard")).Reload()
-    found = [(event.step, event.value) for event in events.Scalars("reward/mean")]
-    assert found == [(1, 0.5), (2, 1.0)]
-    assert len(events.Scalars("samples")) == 2
+    assert scalars(tmp_path, "samples") == [(1, 8.0), (2, 8.0)]
+
+
+def test_tensorboard_forgets_what_an_interrupted_run_wrote_after_its_checkpoint(tmp_path):
+    for first, value in ((1, 0.25), (3, 0.75)):
+        records = RunRecords(tmp_path, ["tensorboard"], samples_per_iteration=2)
+        for iteration in range(first, first + 4):
+            records.write(iteration, {"x": value})
+        records.close()
+    expected = [(1, 0.25), (2, 0.25), (3, 0.75), (4, 0.75), (5, 0.75), (6, 0.75)]
+    assert scalars(tmp_path, "x") == expected
+
+
+def test_a_tracker_on_a_full_disk(small_disk):
+    """No thread of the tracker may print a traceback of its own, either."""
+    records = RunRecords(small_disk, ["tensorboard"], samples_per_iteration=2)
+    records.write(1, {"x": 1.0})
+    (small_disk / "metrics.jsonl").unlink()
+    (small_disk / "metrics.jsonl").symlink_to("/dev/null")
+    with pytest.raises(OSError, match="No space left"):
+        (small_disk / "filler").write_bytes(bytes(4 << 20))
+    with pytest.raises(RunFailed, match="No space left"):
+        records.write(2, {f"metric/{n}": 1.0 for n in range(1000)})
 
 
 def test_a_tracker_that_was_never_written_to_leaves_nothing(tmp_path):
