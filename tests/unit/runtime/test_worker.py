@@ -104,6 +104,19 @@ def test_an_iteration_of_every_algorithm(make_launched, algorithm, options, keys
         assert torch.equal(tensor, before[name]) is not is_trained, name
 
 
+@pytest.mark.parametrize("algorithm", ["ppo", "grpo", "sft", "reward_model"])
+def test_bfloat16_keeps_weights_and_the_engine_agrees_with_the_trainer(
+    make_document, make_launched, algorithm
+):
+    document = make_document(algorithm)["model"]
+    models = {role: {**model, "dtype": "float32"} for role, model in document.items()}
+    launched = make_launched(algorithm, model=models, training={"precision": "bfloat16"})
+    for metrics in run(launched, range(2)):
+        assert all(math.isfinite(value) for value in metrics.values())
+        assert metrics.get("logprob_gap/max", 0.0) < 2e-2
+    assert {p.dtype for p in weights(launched).values()} == {torch.float32}
+
+
 def test_metrics_are_those_of_the_samples(make_launched):
     launched = make_launched("grpo", rollout={"micro_batches": 3})
     (metrics,) = run(launched, range(1))
@@ -149,6 +162,7 @@ def test_generating_with_older_weights_than_the_task_needs_is_refused(make_launc
 ONE_CUT = {"training": {"micro_batch_tokens": 1000}}
 ONE_BY_ONE = {"training": {"micro_batch_tokens": "auto", "micro_batch_samples": 1}}
 IN_PARTS = {"rollout": {"micro_batches": 4}}
+RECOMPUTED = {"training": {"gradient_checkpointing": True}}
 
 
 @pytest.mark.parametrize(
@@ -157,9 +171,10 @@ IN_PARTS = {"rollout": {"micro_batches": 4}}
         *((name, ONE_CUT) for name in ("ppo", "grpo", "sft", "reward_model")),
         *((name, ONE_BY_ONE) for name in ("ppo", "grpo", "sft", "reward_model")),
         *((name, IN_PARTS) for name in ("ppo", "grpo")),
+        *((name, RECOMPUTED) for name in ("ppo", "sft", "reward_model")),
     ],
 )
-def test_the_cut_into_micro_batches_does_not_show(make_launched, algorithm, cut):
+def test_how_the_work_is_cut_does_not_show(make_launched, algorithm, cut):
     usual, other = make_launched(algorithm), make_launched(algorithm, **cut)
     # The first iteration alone: a rounding may tip a later draw.
     expected, found = run(usual, range(1)), run(other, range(1))
