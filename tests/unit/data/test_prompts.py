@@ -155,3 +155,11 @@ def test_conversation_that_the_template_refuses_names_its_row(make_tokenizer):
             max_prompt_tokens=9,
         )
     assert "system, user" in caught.value.right
+
+
+@pytest.mark.parametrize(
+    "wrong", ["{{ 1 / 0 }}", "{{ messages[7].content.x }}", "{{ messages(", "{% for %}"]
+)
+def test_a_template_that_does_not_work_is_refused(make_tokenizer, wrong):
+    with pytest.raises(DataError, match="Row 0: the chat template refuses the conversation"):
+        load_prompts([{"prompt": ASKED}], make_tokenizer(chat_template=wrong), max_prompt_tokens=9)

@@ -72,7 +72,10 @@ def test_folder_with_splits_trains_on_the_training_part(tmp_path):
         ('{"prompt": "two" "answer": 2}', "line 3 is broken: Expecting ',' delimiter at column 18"),
         ('{"prompt": "two', "line 3 is broken: Unterminated string"),
         ("two", "line 3 is broken: Expecting value at column 1"),
-        ("[1, 2]", "line 3 is a list: '[1, 2]'"),
+        ("[1, 2]", "line 3 holds [1, 2], which names no columns"),
+        (f'{{"prompt": "two", "answer": {"1" * 5000}}}', "line 3 is broken: Exceeds the limit"),
+        (f'{{"prompt": {"[" * 100_000}', "line 3 is broken: maximum recursion depth"),
+        (r'{"prompt": "\ud800"}', "line 3 is broken: 'utf-8' codec can't encode character"),
     ],
 )
 def test_broken_line_is_named(tmp_path, line, words):
@@ -98,7 +101,9 @@ def test_wrong_encoding_is_named(tmp_path):
         ("rows.jsonl", b"\n\n", "has no rows"),
         ("rows.json", b"[]", "has no rows"),
         ("rows.json", b"[{]", "is broken: Expecting property name"),
-        ("rows.json", b"[2]", "item 0 is a int: '2'"),
+        ("rows.json", b"[2]", "item 0 holds 2, which names no columns"),
+        ("rows.json", b"[" * 100_000, "is broken: maximum recursion depth"),
+        ("rows.json", b"[" + b"1" * 5000 + b"]", "is broken: Exceeds the limit"),
         ("rows.parquet", b"PAR", "cannot be read"),
         ("rows.csv", b"prompt,answer\ntwo,2,3\n", "cannot be read"),
         ("rows.txt", b"two", "extension '.txt'"),
@@ -110,6 +115,21 @@ def test_bad_files_are_refused(tmp_path, name, content, words):
     with pytest.raises(DataError) as caught:
         load_rows(tmp_path / name)
     assert words in caught.value.wrong
+    assert caught.value.do
+
+
+def test_escaped_characters_are_read(tmp_path):
+    path = tmp_path / "rows.jsonl"
+    path.write_text(r'{"prompt": "\ud83d\ude00 \u00e9"}')
+    assert load_rows(path) == [{"prompt": "😀 é"}]
+
+
+@pytest.mark.parametrize("state", ["{", "{}", "[]", "5", '{"_data_files": [{"filename": "no"}]}'])
+def test_a_damaged_saved_dataset_is_refused(tmp_path, state):
+    datasets.Dataset.from_list(ROWS).save_to_disk(tmp_path / "saved")
+    (tmp_path / "saved" / "state.json").write_text(state)
+    with pytest.raises(DataError, match="cannot be read") as caught:
+        load_rows(tmp_path / "saved")
     assert caught.value.do
 
 

@@ -13,6 +13,15 @@ if TYPE_CHECKING:
 
 Messages = list[dict[str, Any]]
 ChatMode = Literal["auto", "always", "never"]
+_TEMPLATE_ERRORS = (
+    ArithmeticError,
+    AttributeError,
+    LookupError,
+    RuntimeError,
+    TypeError,
+    ValueError,
+)
+"""What expressions of a template raise that do not suit a conversation."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +157,7 @@ def _render(
             add_generation_prompt=opens_answer,
             continue_final_message=stays_open,
         )
-    except (TemplateError, TypeError, ValueError) as error:
+    except (TemplateError, *_TEMPLATE_ERRORS) as error:
         raise DataError(
             f"Row {row}: the chat template refuses the conversation: {error}.",
             f"Its roles are {', '.join(str(message['role']) for message in messages)}.",

@@ -14,6 +14,8 @@ Row = dict[str, Any]
 
 _UTF8 = "utf-8-sig"
 """UTF-8 whose first character may be a byte-order mark."""
+_NOT_JSON = (ValueError, RecursionError)
+"""No JSON, no UTF-8, a number of thousands of digits; or brackets in brackets without end."""
 
 
 def read_row_file(path: Path) -> list[Row]:
@@ -44,12 +46,22 @@ def _read_json_lines(path: Path) -> list[Row]:
 def _parse_line(path: Path, number: int, line: bytes) -> Row:
     place = f"{path}, line {number}"
     try:
-        return _checked_row(json.loads(line.rstrip().decode(_UTF8)), place)
+        row = _parse(line.rstrip())
     except json.JSONDecodeError as error:
         said = f"{error.msg.removesuffix(' at')} at column {error.colno}"
         raise _broken_line(place, said) from error
-    except UnicodeDecodeError as error:
+    except _NOT_JSON as error:
         raise _broken_line(place, str(error)) from error
+    return _checked_row(row, place)
+
+
+def _parse(content: bytes) -> Any:
+    """Returns the JSON value of a text; raises one of `_NOT_JSON`."""
+    text = content.decode(_UTF8)
+    value = json.loads(text)
+    if "\\u" in text:
+        json.dumps(value, ensure_ascii=False).encode()  # half a surrogate pair is no character
+    return value
 
 
 def _broken_line(place: str, said: str) -> DataError:
@@ -66,8 +78,8 @@ def _read_json(path: Path) -> list[Row]:
     if not content.lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"["):
         return _read_json_lines(path)
     try:
-        rows = json.loads(content.decode(_UTF8))
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        rows = _parse(content)
+    except _NOT_JSON as error:
         raise DataError(
             f"{path} is broken: {error}.",
             "A .json file holds a list of objects, or one object a line.",
@@ -79,9 +91,9 @@ def _read_json(path: Path) -> list[Row]:
 def _checked_row(row: object, place: str) -> Row:
     if not isinstance(row, dict):
         raise DataError(
-            f"{place} is a {type(row).__name__}: {str(row)[:80]!r}.",
+            f"{place} holds {str(row)[:80]}, which names no columns.",
             'A row is an object that names its columns, such as {"prompt": "..."}.',
-            "Give the value a name.",
+            "Give the value the name of its column.",
         )
     return row
 

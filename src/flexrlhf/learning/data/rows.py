@@ -76,9 +76,9 @@ def _read_saved_dataset(path: Path, split: str | None) -> list[Row]:
     datasets = import_package("datasets", needed_by=f"The data set {path}")
     try:
         saved = datasets.load_from_disk(str(path))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
         raise DataError(
-            f"The data set {path} cannot be read: {error}.",
+            f"The data set {path} cannot be read: {type(error).__name__}: {error}.",
             "The folder must be as `save_to_disk` left it.",
             "Save it again.",
         ) from error
