@@ -33,3 +33,9 @@ def test_answer_without_any_reward_is_refused():
 def test_no_parts_are_refused():
     with pytest.raises(DataError, match="no reward"):
         combine({})
+
+
+@pytest.mark.parametrize("parts", [{"a": (1e9, [1.0, 1e10])}, {"a": (1e308, [0.0, -1e308])}])
+def test_rewards_that_float32_cannot_train_on_are_refused(parts):
+    with pytest.raises(DataError, match=r"answer 1 of the batch is out of range: .* by a"):
+        combine(parts)

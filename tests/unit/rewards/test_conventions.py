@@ -13,7 +13,7 @@ ASKED = [{"role": "user", "content": "two?"}]
 @pytest.fixture
 def reward(write_file):
     def make(code, **settings):
-        return FunctionReward(write_file("import math, numpy, torch\n" + code), **settings)
+        return FunctionReward(write_file("import math, numpy, sys, torch\n" + code), **settings)
 
     return make
 
@@ -98,6 +98,8 @@ VERL = "def score(data_source, solution_str, ground_truth):\n    return {}\n"
         (TRL.format("[1.0]"), "returned 1 rewards for 2 answers"),
         (TRL.format("[1.0, math.nan]"), "returned 'nan' for row 4 (sample 5)"),
         (TRL.format("[1.0, math.inf]"), "returned 'inf' for row 4 (sample 5)"),
+        (TRL.format("[10**400, 1.0]"), "returned '1000000000"),
+        (TRL.format("sys.exit(0)"), "raised SystemExit: 0 (my_rewards.py"),
         (TRL.format("['one', 1.0]"), "returned 'one' for row 3 (sample 4)"),
         (TRL.format("[[1.0], 1.0]"), "returned '[1.0]' for row 3 (sample 4)"),
         (TRL.format("1.0"), "returned a float: 1.0"),

@@ -53,7 +53,7 @@ def test_file_hides_no_module(write_file):
     ("function", "wrong", "right", "do"),
     [
         ("lengths", "has no function 'lengths'", "It has length, later.", "Did you mean 'length'?"),
-        ("score", "has no function 'score'", "It has length, later.", ""),
+        ("score", "has no function 'score'", "It has length, later.", "Correct the name"),
         ("later", "is asynchronous", "called one after another", "Remove `async`"),
     ],
 )
@@ -87,6 +87,7 @@ def test_wrong_paths_are_refused(path, words):
         ("def score(:\n", "SyntaxError"),
         ("import surely_absent\n", "No module named 'surely_absent'"),
         ("1 / 0\n", "ZeroDivisionError"),
+        ("import sys; sys.exit(0)\n", "SystemExit: 0"),
     ],
 )
 def test_file_that_cannot_be_imported_is_refused(write_file, code, words):
@@ -100,3 +101,27 @@ def test_unknown_parameters_are_refused(write_file):
     with pytest.raises(ConfigError, match=r"has parameters \(text, answer\)") as caught:
         FunctionReward(write_file("def score(text, answer):\n    return 1\n"))
     assert "TRL" in caught.value.right
+
+
+@pytest.mark.parametrize(
+    ("parameters", "options", "words"),
+    [
+        (
+            "completions, scale=1",
+            {"scal": 2},
+            "no option 'scal'.\n  Options are its other parameters: scale",
+        ),
+        ("completions", {"scale": 2}, "parameters: none.\n  Remove the option"),
+        ("completions, **columns", {"completions": []}, "no option 'completions'"),
+        ("solution_str, **rest", {"ground_truth": 4}, "no option 'ground_truth'"),
+    ],
+)
+def test_options_that_reach_no_parameter_are_refused(write_file, parameters, options, words):
+    with pytest.raises(ConfigError) as caught:
+        find_function(write_file(f"def score({parameters}): pass"), options)
+    assert words in str(caught.value)
+
+
+def test_any_option_reaches_a_function_that_takes_everything(write_file, sample):
+    path = write_file("def score(completions, **rest):\n    return [rest['scale']]\n")
+    assert FunctionReward(path, options={"scale": 3}).score([sample("a")]) == [3.0]

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from typing import Final
 
 from flexrlhf.core.errors import DataError
+
+_LARGEST: Final = 1e18
+"""Squares of larger numbers, as deviations have them, overflow in float32."""
 
 
 def combine(
@@ -22,7 +26,8 @@ def combine(
         The totals, and per sample the unweighted scores of the parts that apply.
 
     Raises:
-        DataError: there are no parts, or to some sample none applies.
+        DataError: there are no parts, to some sample none applies, or a share of the total is
+            beyond what training can compute with.
     """
     if not parts:
         raise DataError(
@@ -42,7 +47,20 @@ def combine(
                 "At least one part must give every answer a number.",
                 "Add a reward that applies to all rows, or leave such rows out of the data.",
             )
-    totals = [
-        math.fsum(parts[name][0] * score for name, score in scores.items()) for scores in breakdown
-    ]
+    totals = [_total(scores, parts, position) for position, scores in enumerate(breakdown)]
     return totals, breakdown
+
+
+def _total(
+    scores: Mapping[str, float], parts: Mapping[str, tuple[float, Sequence[float]]], position: int
+) -> float:
+    weighted = {name: parts[name][0] * score for name, score in scores.items()}
+    if any(abs(share) > _LARGEST for share in weighted.values()):
+        raise DataError(
+            f"The reward of answer {position} of the batch is out of range: "
+            + ", ".join(f"{share:g} by {name}" for name, share in weighted.items())
+            + ".",
+            f"Rewards are trained on in float32: at most {_LARGEST:g} in size, better around 1.",
+            "Lower the weight, or scale what the reward function returns.",
+        )
+    return math.fsum(weighted.values())

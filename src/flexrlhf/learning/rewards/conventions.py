@@ -173,11 +173,15 @@ def _number(function: UserFunction, value: Any, sample: Sample) -> float:
     """Returns a score as a float."""
     if isinstance(value, Tensor | np.ndarray | np.generic):
         value = value.tolist()
-    if not isinstance(value, int | float) or not math.isfinite(value):
+    try:
+        number = float(value) if isinstance(value, int | float) else math.nan
+    except OverflowError:  # a whole number of hundreds of digits
+        number = math.inf
+    if not math.isfinite(number):
         raise DataError(
             f"The reward function {function.name!r} returned {str(value)[:80]!r}"
             f" for {place(sample)}.",
             "A reward is a finite number.",
             f"Repair {function.name!r}; in TRL's form None says that it does not apply.",
         )
-    return float(value)
+    return number

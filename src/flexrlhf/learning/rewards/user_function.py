@@ -11,11 +11,17 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, Final
 
 from flexrlhf.core.errors import ConfigError, DataError, nearest
 from flexrlhf.learning.data.experience import Sample
 from flexrlhf.learning.rewards.protocol import missing_column, place
+
+_OFFERED: Final = {
+    *("prompts", "completions", "completion_ids", "queries", "labels"),
+    *("data_source", "solution_str", "ground_truth", "extra_info"),
+}
+"""What functions are called with besides the columns of the rows, in any convention."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +54,7 @@ class UserFunction:
             offered = {name: offered[name] for name in self.parameters if name in offered}
         try:
             return self.function(**offered)
-        except Exception as error:
+        except (Exception, SystemExit) as error:  # `exit()` ends the worker, not the run's trouble
             raise DataError(
                 f"The reward function {self.name!r} raised {type(error).__name__}: {error}"
                 f" ({_raised_at(error)}) for {_places(samples)}.",
@@ -77,7 +83,7 @@ def find_function(path: str, options: Mapping[str, Any] | None = None) -> UserFu
         raise ConfigError(
             f"{source} has no function {name!r}.",
             f"It has {', '.join(known) or 'none'}.",
-            nearest(name, known),
+            nearest(name, known) or "Correct the name behind the colon.",
         )
     if inspect.iscoroutinefunction(function):
         raise ConfigError(
@@ -85,7 +91,25 @@ def find_function(path: str, options: Mapping[str, Any] | None = None) -> UserFu
             "Reward functions are called one after another.",
             "Remove `async`, or call asyncio.run inside it.",
         )
-    return UserFunction(name, function, _parameters_of(function, path), dict(options or {}))
+    found = UserFunction(name, function, _parameters_of(function, path), dict(options or {}))
+    _check_options(found)
+    return found
+
+
+def _check_options(function: UserFunction) -> None:
+    """Refuses options that would reach no parameter, or hide what the function is called with."""
+    wrong = [
+        name
+        for name in function.options
+        if name in _OFFERED or (name not in function.parameters and not function.takes_everything)
+    ]
+    if wrong:
+        known = [name for name in function.parameters if name not in _OFFERED]
+        raise ConfigError(
+            f"The reward function {function.name!r} takes no option {wrong[0]!r}.",
+            f"Options are its other parameters: {', '.join(known) or 'none'}.",
+            nearest(wrong[0], known) or "Remove the option, or give the function the parameter.",
+        )
 
 
 def _import_source(source: str) -> ModuleType:
@@ -99,7 +123,7 @@ def _import_source(source: str) -> ModuleType:
         )
     try:
         return _run_file(Path(source)) if is_file else importlib.import_module(source)
-    except Exception as error:
+    except (Exception, SystemExit) as error:  # a script that ends itself would end the run unsaid
         raise ConfigError(
             f"{source} with reward functions cannot be imported: {type(error).__name__}: {error}.",
             "It must be importable from where the command runs.",
@@ -145,7 +169,7 @@ def _is_required(parameter: inspect.Parameter) -> bool:
     return parameter.default is parameter.empty and not is_variable
 
 
-def _raised_at(error: Exception) -> str:
+def _raised_at(error: Exception | SystemExit) -> str:
     """Returns the last line in the function's own file that the error passed through."""
     frames = traceback.extract_tb(error.__traceback__)
     own = frames[1 if frames[1:] else 0].filename  # frame 0 is the call from here
