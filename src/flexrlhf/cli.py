@@ -146,7 +146,7 @@ def _prompts(prompt: str | None, file: Path | None) -> list[str]:
     assert file is not None
     if not file.is_file():
         raise ConfigError(f"There is no file {file}.", "", "Correct --prompts.")
-    lines = [line for line in file.read_text().splitlines() if line.strip()]
+    lines = [line for line in file.read_text(encoding="utf-8").split("\n") if line.strip()]
     if file.suffix != ".jsonl":
         return lines
     try:

@@ -9,6 +9,7 @@ from flexrlhf.config.problems import Problem, mistake
 from flexrlhf.config.resolution import (
     batch_sizes,
     resolved_algorithm,
+    role_origin,
     samples_per_iteration,
     spec_of,
 )
@@ -19,12 +20,27 @@ _NAME = "algorithm.name"
 
 def check_agreement(config: RunConfig) -> Iterator[Problem]:
     """Yields values that contradict each other in one stage whose algorithm is built."""
+    yield from _check_trained_dtypes(config)
     yield from _check_kl(config)
     yield from _check_answer_lengths(config)
     yield from _check_mini_batch(config)
     yield from _check_micro_batch(config)
     yield from _check_generation_parts(config)
     yield from _check_evaluation(config)
+
+
+def _check_trained_dtypes(config: RunConfig) -> Iterator[Problem]:
+    for role in spec_of(config).trained:
+        origin = role_origin(config, role)
+        if origin is not None and origin.model.dtype == "bfloat16":
+            yield mistake(
+                f"model.{origin.role}.dtype",
+                "bfloat16",
+                f"the {role} that is trained from it would lose small updates in 8 bits.",
+                "Right: dtype: float32, with training.precision: bfloat16 for the computation.",
+                _NAME,
+                f"model.{role}",
+            )
 
 
 def _check_kl(config: RunConfig) -> Iterator[Problem]:
@@ -39,6 +55,24 @@ def _check_kl(config: RunConfig) -> Iterator[Problem]:
             "Right: k2 or k3, or algorithm.kl_placement: reward.",
             _NAME,
             "algorithm.kl_placement",
+        )
+    if algorithm.kl_placement == "loss" and algorithm.kl_target is not None:
+        yield mistake(
+            "algorithm.kl_target",
+            algorithm.kl_target,
+            "an adaptive coefficient works on KL in the reward only.",
+            "Right: algorithm.kl_placement: reward, or no kl_target.",
+            _NAME,
+            "algorithm.kl_placement",
+        )
+    samples = samples_per_iteration(config)
+    if algorithm.kl_target is not None and samples >= 5 * algorithm.kl_horizon:
+        yield mistake(
+            "algorithm.kl_horizon",
+            algorithm.kl_horizon,
+            f"{samples} samples per iteration could turn the coefficient negative.",
+            f"Right: more than {samples // 5}.",
+            *_SAMPLE_KEYS,
         )
     if algorithm.kl_coef == 0 and algorithm.kl_target is not None:
         yield mistake(

@@ -77,6 +77,8 @@ def _read(
             too_long=section.too_long,
             chat=source.chat,
         )
+    if source.prompt_column != "auto":
+        rows = [{**row, "prompt": row.get(source.prompt_column)} for row in rows]
     loader = load_supervised if kind == "supervised" else load_preferences
     return loader(
         rows,

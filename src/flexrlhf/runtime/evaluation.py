@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -50,11 +52,14 @@ def answer_evaluation(
     prompts: Sequence[Prompt],
     answers_per_prompt: int,
     sampling: Sampling,
+    *,
+    context: Callable[[], AbstractContextManager[Any]],
 ) -> Callable[[], EvaluationResult]:
     """Returns an evaluation that answers prompts and rewards the answers as training does."""
 
     def run() -> EvaluationResult:
-        samples = generator.evaluate(prompts, answers_per_prompt, sampling)
+        with context():
+            samples = generator.evaluate(prompts, answers_per_prompt, sampling)
         reward.score(samples)
         metrics = {
             "eval/reward": statistics.fmean(sample.reward for sample in samples),
@@ -85,7 +90,8 @@ def loss_evaluation(
         sums: dict[str, float] = {}
         for positions in pack_by_tokens(lengths, max_tokens=max(CHUNK_TOKENS, *lengths)):
             batch = COLLATE[kind]([items[p] for p in positions], ()).to(trainer.backend.device)
-            part = trainer.objective(trainer.backend.model, batch, counts)
+            with trainer.backend.autocast():
+                part = trainer.objective(trainer.backend.model, batch, counts)
             for name, total in part.sums.items():
                 sums[name] = sums.get(name, 0.0) + total.item()
         metrics = {f"eval/{name.replace('/', '_')}": value for name, value in sums.items()}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -18,6 +19,7 @@ from flexrlhf.core.names import Role
 from flexrlhf.learning.algorithms.kl import AdaptiveKL, FixedKL, KLController
 from flexrlhf.learning.data.collation import item_tokens
 from flexrlhf.learning.data.order import SeededOrder
+from flexrlhf.learning.models.heads import pretrained
 from flexrlhf.learning.models.source import DTYPES
 from flexrlhf.learning.rollout.engines import build_engine
 from flexrlhf.learning.rollout.protocol import Sampling
@@ -71,7 +73,13 @@ def launch(config: RunConfig, data: RunData) -> Launched:
         max_items=config.training.micro_batch_samples,
     )
     settings = _work_settings(config, limit, item)
-    policy = _policy_work(config, spec, roles, data, settings) if spec.generates else None
+    policy = (
+        _policy_work(
+            config, spec, roles, data, settings, context=trainers[spec.trained[0]].backend.autocast
+        )
+        if spec.generates
+        else None
+    )
     worker = Worker(
         spec,
         settings,
@@ -182,9 +190,11 @@ def _policy_work(
     roles: RoleModels,
     data: RunData,
     settings: WorkSettings,
+    *,
+    context: Callable[[], AbstractContextManager[Any]],
 ) -> PolicyWork:
     actor = roles.models["actor"]
-    policy = getattr(actor, "trunk", actor)
+    policy = pretrained(actor)
     engine = build_engine(
         config.rollout.engine,
         policy,
@@ -208,6 +218,7 @@ def _policy_work(
             config.reward.model_weight,
             reward_functions(config.reward),
             max_tokens=settings.score_tokens,
+            context=context,
         ),
         advantage=AdvantageSettings(
             estimator="group" if spec.has_groups else "gae",
@@ -260,6 +271,7 @@ def _evaluation(
             data.evaluation,
             section.samples_per_prompt,
             replace(policy.sampling, greedy=section.greedy),
+            context=trainers["actor"].backend.autocast,
         )
     else:
         run = loss_evaluation(spec.data, trainers[spec.trained[0]], data.evaluation)

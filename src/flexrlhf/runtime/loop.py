@@ -10,6 +10,7 @@ from typing import Any, Final, Protocol
 
 from flexrlhf.config.resolution import settled
 from flexrlhf.core.clock import WallClock
+from flexrlhf.core.errors import ConfigError
 from flexrlhf.core.timeline import Span, Timeline, read_trace, write_trace
 from flexrlhf.planning.placement.plan import Plan
 from flexrlhf.planning.workflow.graph import Graph
@@ -131,9 +132,10 @@ class TrainingRun:
 
     def _record(self, iteration: int, metrics: Mapping[str, float]) -> None:
         self._records.write(iteration, metrics)
-        self._records.write_samples(iteration, self._launched.worker.samples, "train")
+        count = self._launched.config.run.samples_per_iteration
+        self._records.write_samples(iteration, self._ask("first_samples", count), "train")
         gap = metrics.get("logprob_gap/max", 0.0)
-        if gap > self._worst_gap:
+        if not gap <= self._worst_gap:  # nan alarms too
             self._worst_gap = 2 * gap  # one warning, and another only if it grows
             logger.warning(
                 "%s, iteration %d: engine and trainer differ by %.2g in a log-prob, more than "
@@ -175,6 +177,12 @@ class TrainingRun:
         """Returns the finished iterations of the newest checkpoint, after loading it."""
         state = self._checkpoints.load(lambda folder: self._ask("load", folder))
         finished = 0 if state is None else int(state["iteration"])
+        if finished > self.iterations:
+            raise ConfigError(
+                f"training.iterations = {self.iterations}, but {finished} are finished.",
+                "A resumed run can go on, not back.",
+                f"Set training.iterations to at least {finished}.",
+            )
         if state is None:
             seed_random_states(self._launched.config.run.seed)
         else:

@@ -80,7 +80,7 @@ class RunRecords:
 def read_rows(path: Path) -> list[dict[str, Any]]:
     """Returns the complete rows of a JSON-lines file; a torn last line is left out."""
     rows = []
-    for line in path.read_text().splitlines():
+    for line in path.read_text(encoding="utf-8").split("\n"):
         try:
             rows.append(json.loads(line))
         except json.JSONDecodeError:
@@ -103,7 +103,7 @@ def _sample_row(iteration: int, sample: Sample, kind: str) -> dict[str, Any]:
 
 
 def _append(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
-    with _disk_failures(path), path.open("a") as file:
+    with _disk_failures(path), path.open("a", encoding="utf-8") as file:
         file.writelines(json.dumps(row) + "\n" for row in rows)
         file.flush()
 

@@ -105,7 +105,9 @@ class CheckpointStore:
 
     def _remove_old(self) -> None:
         for old in self._complete()[: -self._keep]:
-            shutil.rmtree(old)
+            doomed = old.with_name(f".{old.name}")  # half removed, it must not look complete
+            old.rename(doomed)
+            shutil.rmtree(doomed)
 
 
 def _iteration_of(folder: Path) -> int:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, Final
 
 from torch import nn
 
@@ -60,6 +61,7 @@ class RewardRole:
         model_weight: its weight in the total.
         functions: the other parts.
         max_tokens: token budget of a scoring chunk.
+        context: makes the context that the model runs in.
     """
 
     def __init__(
@@ -69,11 +71,13 @@ class RewardRole:
         functions: Sequence[Reward],
         *,
         max_tokens: int,
+        context: Callable[[], AbstractContextManager[Any]] = nullcontext,
     ) -> None:
         self._model = model
         self._model_weight = model_weight
         self._functions = functions
         self._max_tokens = max_tokens
+        self._context = context
 
     def score(self, samples: Sequence[Sample]) -> None:
         """Fills `reward` and `reward_parts` of every sample.
@@ -95,7 +99,8 @@ class RewardRole:
 
     def _model_scores(self, model: nn.Module, samples: Sequence[Sample]) -> list[float]:
         """Returns the model's scores; nan would say that the model does not apply to a sample."""
-        scores = score_rewards(model, samples, max_tokens=self._max_tokens)
+        with self._context():
+            scores = score_rewards(model, samples, max_tokens=self._max_tokens)
         for sample, score in zip(samples, scores, strict=True):
             if not math.isfinite(score):
                 raise RunFailed(

@@ -13,7 +13,7 @@ from flexrlhf.config.resolution import role_origin
 from flexrlhf.config.schema import RunConfig
 from flexrlhf.core.algorithm_specs import AlgorithmSpec
 from flexrlhf.core.errors import ConfigError
-from flexrlhf.core.names import Role
+from flexrlhf.core.names import ROLES, Role
 from flexrlhf.learning.models.gradient_checkpointing import enable_gradient_checkpointing
 from flexrlhf.learning.models.loading import (
     load_policy,
@@ -58,18 +58,12 @@ def load_roles(
     models: dict[Role, nn.Module] = {}
     for role, source in sources.items():
         model = _loader(role, spec)(source).to(device)
-        check_vocabulary_fits(role, _inner(model), tokenizers[role])
+        check_vocabulary_fits(role, model, tokenizers[role])
         _check_length(role, model, longest)
         if role not in spec.trained:
             model.requires_grad_(False)  # noqa: FBT003 - torch's own signature
         elif config.training.gradient_checkpointing:
             enable_gradient_checkpointing(model)
-        if role in spec.trained and source.dtype == "bfloat16":
-            raise ConfigError(
-                f"model.{role}.dtype = bfloat16, but {role} is trained.",
-                "Weights with 8 bits of precision lose small updates.",
-                "Keep dtype: float32 and set training.precision: bfloat16.",
-            )
         models[role] = model
     return RoleModels(models, tokenizers[main_role])
 
@@ -90,7 +84,7 @@ def model_source(role: Role, config: RunConfig) -> ModelSource | None:
         architecture=origin.model.architecture,
         tokenizer=origin.model.tokenizer,
         dtype=origin.model.dtype,
-        seed=config.run.seed,
+        seed=config.run.seed * len(ROLES) + ROLES.index(origin.role),
     )
 
 
@@ -105,10 +99,6 @@ def _tokenizers(
         else load_tokenizer(source)
         for role, source in sources.items()
     }
-
-
-def _inner(model: nn.Module) -> nn.Module:
-    return getattr(model, "trunk", model)
 
 
 def _check_length(role: Role, model: nn.Module, longest: int) -> None:

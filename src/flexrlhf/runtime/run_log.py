@@ -30,8 +30,10 @@ def logged(folder: Path) -> Iterator[None]:
     console = logging.StreamHandler()
     console.addFilter(lambda record: record.levelno == logging.WARNING)
     console.setFormatter(logging.Formatter("warning: %(message)s"))
+    is_outermost = not logger.handlers
     logger.addHandler(handler)
-    logger.addHandler(console)
+    if is_outermost:
+        logger.addHandler(console)
     logger.setLevel(logging.INFO)
     try:
         yield

@@ -128,16 +128,31 @@ def run(prepared: PreparedRun, environment: Mapping[str, Any], listener: Listene
         if _is_finished(stage):
             logger.info("%s is finished", stage.name)
             continue
-        launched = _launched(stage, prepared)
-        config = _with_training(config, stage.name, launched.config.training)
-        write_description(config, plans, environment, prepared.folder)
-        stage.folder.mkdir(parents=True, exist_ok=True)
-        own_log = logged(stage.folder) if config.stages else nullcontext()
-        with own_log:
-            if config.stages:
-                own_config = dict(config.stage_configs())[stage.name]
-                write_description(own_config, [stage.plan], environment, stage.folder)
-            _train(stage, launched, listener)
+        config = _run_stage(stage, prepared, config, environment, listener)
+
+
+def _run_stage(
+    stage: PreparedStage,
+    prepared: PreparedRun,
+    config: RunConfig,
+    environment: Mapping[str, Any],
+    listener: Listener,
+) -> RunConfig:
+    """Runs one stage, whose models are gone when it returns.
+
+    Returns:
+        The run's config with what the launch of this stage measured.
+    """
+    launched = _launched(stage, prepared)
+    config = _with_training(config, stage.name, launched.config.training)
+    write_description(config, [s.plan for s in prepared.stages], environment, prepared.folder)
+    stage.folder.mkdir(parents=True, exist_ok=True)
+    with logged(stage.folder) if config.stages else nullcontext():
+        if config.stages:
+            own_config = dict(config.stage_configs())[stage.name]
+            write_description(own_config, [stage.plan], environment, stage.folder)
+        _train(stage, launched, listener)
+    return config
 
 
 def _check_order(stages: Sequence[PreparedStage]) -> None:

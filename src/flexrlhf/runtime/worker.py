@@ -25,6 +25,7 @@ from flexrlhf.learning.data.collation import COLLATE, Item, num_tokens
 from flexrlhf.learning.data.experience import Sample
 from flexrlhf.learning.models.atomic_folder import atomic_folder
 from flexrlhf.learning.models.saving import write_model
+from flexrlhf.learning.rollout.consistency import logprob_gap
 from flexrlhf.learning.rollout.protocol import Sampling
 from flexrlhf.learning.scoring.advantage import AdvantageSettings, assign_advantages
 from flexrlhf.learning.scoring.passes import score_logprobs, score_shared, score_values
@@ -126,6 +127,10 @@ class Worker:
         """Carries out one task and returns what it measured."""
         return self._operations[task.operation](task)
 
+    def first_samples(self, count: int) -> list[Sample]:
+        """Returns the first answers of the iteration in progress."""
+        return self.samples[:count]
+
     @property
     def samples(self) -> list[Sample]:
         """Samples of the iteration in progress, in id order."""
@@ -188,9 +193,9 @@ class Worker:
 
     def _logprob_gap(self, samples: Sequence[Sample]) -> Measurements:
         """Returns the largest difference between the engine's log-probs and the trainer's."""
-        gap = max(
-            (sample.fields["logprobs"] - sample.fields["old_logprobs"]).abs().max().item()
-            for sample in samples
+        gap = logprob_gap(
+            (sample.fields["logprobs"] for sample in samples),
+            (sample.fields["old_logprobs"] for sample in samples),
         )
         return {"logprob_gap/max": Measurement(gap, reduction="max")}
 
@@ -314,8 +319,7 @@ class Worker:
         """Returns metrics `eval/*` of the held-out rows and the answers, where due."""
         if self.evaluation is None or not self.evaluation.is_due(iteration):
             return {}, []
-        with self.forward_context(self.spec.trained[0]):
-            return self.evaluation.run()
+        return self.evaluation.run()
 
     def save(self, folder: Path) -> None:
         """Writes every trained role's shard into a folder of its own."""

@@ -103,8 +103,9 @@ class InProcessGroup:
         return result
 
     def close(self) -> None:
-        """Lets the thread end after its present work."""
+        """Lets the thread end after its present work, and waits a moment for it."""
         self._work.put(None)
+        self._thread.join(timeout=10.0)
 
     def _serve(self) -> None:
         while (work := self._work.get()) is not None:

@@ -95,7 +95,7 @@ def _choose_split(path: Path, known: list[str], split: str | None) -> str:
         raise DataError(
             f"The data set {path} has no split {wanted!r}.",
             f"It has {', '.join(known)}.",
-            "Set split to one of these.",
+            f"Give the folder of one of them, such as {path / known[0]}.",
         )
     return wanted
 

@@ -40,7 +40,8 @@ def encode_beginnings(
     if not texts:
         return []
     sequences = tokenizer(list(texts), verbose=False)["input_ids"]
-    if tokenizer("a")["input_ids"][-1] == tokenizer.eos_token_id:
+    plain, closed = encode_parts(tokenizer, ["a"])[0], tokenizer("a")["input_ids"]
+    if closed[-1] == tokenizer.eos_token_id and closed[-1:] != plain[-1:]:
         # Some tokenizers close every text, but these go on.
         return [sequence[:-1] for sequence in sequences]
     return sequences

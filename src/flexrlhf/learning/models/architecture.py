@@ -46,7 +46,7 @@ def config_from_architecture(architecture: Mapping[str, Any]) -> PreTrainedConfi
             f"The values must suit {config_class.__name__} of transformers.",
             "Correct the value.",
         ) from error
-    _drop_tokens_outside_vocabulary(config)
+    _forget_unnamed_special_tokens(config, architecture)
     return without_noise(config)
 
 
@@ -99,9 +99,10 @@ def _refuse_unknown_keys(keys: Mapping[str, Any], config_class: Any, model_type:
             )
 
 
-def _drop_tokens_outside_vocabulary(config: PreTrainedConfig) -> None:
-    """A small vocabulary would keep the family's default ids of special tokens, far outside it."""
+def _forget_unnamed_special_tokens(
+    config: PreTrainedConfig, architecture: Mapping[str, Any]
+) -> None:
+    """The family's default ids of special tokens mean other tokens in another vocabulary."""
     for key in ("bos_token_id", "eos_token_id", "pad_token_id"):
-        token = getattr(config, key, None)
-        if isinstance(token, int) and token >= config.get_text_config().vocab_size:
+        if key not in architecture:
             setattr(config, key, None)

@@ -121,7 +121,9 @@ def _logprobs(
 def _head_outputs(model: nn.Module, hidden_ND: Tensor) -> Tensor:
     """Returns one number per hidden state, in float32 or wider."""
     head = model.value_head if isinstance(model, SharedActorCritic) else score_head(model)
-    outputs_N = head(hidden_ND).squeeze(-1)
+    # Autocast would round values to 8 bits, for no gain: the head is one column.
+    with torch.autocast(hidden_ND.device.type, enabled=False):
+        outputs_N = head(hidden_ND.to(head.weight.dtype)).squeeze(-1)
     return outputs_N.to(torch.promote_types(outputs_N.dtype, torch.float32))
 
 

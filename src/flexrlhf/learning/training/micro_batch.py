@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import torch
 
+from flexrlhf.core.errors import ConfigError
 from flexrlhf.learning.training.memory import free_bytes, held_bytes, peak_bytes, reset_peak
 
 logger = logging.getLogger(__name__)
@@ -40,13 +41,27 @@ def find_micro_batch_tokens(
         num_samples: sequences in a mini-batch; a larger micro-batch is never needed.
         reserved_bytes: memory that other things will take before the first real step.
         device: where the step runs.
+
+    Raises:
+        ConfigError: not even one sequence fits.
     """
     most = num_samples
     if device.type == "cpu":
         most = min(num_samples, max(1, CPU_TOKENS // longest))
-    count = 1
+    count, fitted = 1, 0
     while True:
-        used = _step_bytes(dry_step, count, device)
+        try:
+            used = _step_bytes(dry_step, count, device)
+        except torch.OutOfMemoryError as error:
+            if fitted:
+                return fitted * longest
+            raise ConfigError(
+                f"One sequence of {longest} tokens does not fit in the memory of {device}.",
+                "Forward and backward of the longest sequence must fit.",
+                "Shorten the longest sequence, set training.gradient_checkpointing: true, or "
+                "choose a smaller model.",
+            ) from error
+        fitted = count
         logger.info("dry step: %d x %d tokens took %.0f MB", count, longest, used / 1e6)
         room = MEMORY_FILL * (free_bytes(device) - reserved_bytes)
         fitting = int(room * count / used) if used else most
