@@ -118,11 +118,12 @@ def test_more_iterations_go_on_from_the_last(train, document, assert_same_run):
     assert yaml.safe_load((run_dir / "config.yaml").read_text())["training"]["iterations"] == 6
 
 
-def test_fewer_iterations_than_are_done_train_no_more(train, document, weights, same_metrics):
+def test_fewer_iterations_than_are_finished_are_refused(train, document):
     run_dir = train(document("grpo")).run_dir
-    before = contents(run_dir / "model"), same_metrics(run_dir)
-    train(document("grpo"), resume=True, overrides=["training.iterations=3"])
-    assert (contents(run_dir / "model"), same_metrics(run_dir)) == before
+    before = contents(run_dir)
+    with pytest.raises(ConfigError, match="iterations of grpo = 3, but 4 are finished"):
+        train(document("grpo"), resume=True, overrides=["training.iterations=3"])
+    assert contents(run_dir) == before
 
 
 def test_what_may_change_may_change(train, interrupt, document, assert_same_run):
@@ -189,7 +190,7 @@ def test_an_interrupted_stage_goes_on(train, interrupt, staged, assert_same_run)
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ("stages.sft.training.iterations=9", "Stage sft is not at iteration 9, but rm has begun."),
+        ("stages.sft.training.iterations=9", "of sft = 9, but rm has begun from iteration 4."),
         ("stages.ppo.training.learning_rate=0.1", "stages.ppo.training.learning_rate was 0.01"),
         ("run.seed=1", "stages.ppo.run.seed was 0, now 1"),
     ],

@@ -10,7 +10,6 @@ from typing import Any, Final, Protocol
 
 from flexrlhf.config.resolution import settled
 from flexrlhf.core.clock import WallClock
-from flexrlhf.core.errors import ConfigError
 from flexrlhf.core.timeline import Span, Timeline, read_trace, write_trace
 from flexrlhf.planning.placement.plan import Plan
 from flexrlhf.planning.workflow.graph import Graph
@@ -177,12 +176,6 @@ class TrainingRun:
         """Returns the finished iterations of the newest checkpoint, after loading it."""
         state = self._checkpoints.load(lambda folder: self._ask("load", folder))
         finished = 0 if state is None else int(state["iteration"])
-        if finished > self.iterations:
-            raise ConfigError(
-                f"training.iterations = {self.iterations}, but {finished} are finished.",
-                "A resumed run can go on, not back.",
-                f"Set training.iterations to at least {finished}.",
-            )
         if state is None:
             seed_random_states(self._launched.config.run.seed)
         else:

@@ -44,6 +44,12 @@ class CheckpointStore:
         complete = self._complete()
         return complete[-1] if complete else None
 
+    @property
+    def finished(self) -> int:
+        """The finished iterations of the newest complete checkpoint; 0 without one."""
+        newest = self.newest()
+        return _iteration_of(newest) if newest else 0
+
     def save(
         self,
         iteration: int,

@@ -119,7 +119,7 @@ def run(prepared: PreparedRun, environment: Mapping[str, Any], listener: Listene
         ConfigError: the first stage cannot begin, or an iteration count cannot change any more.
         FlexError: a stage failed; what was finished is in its folder.
     """
-    _check_order(prepared.stages)
+    _check_iterations(prepared.stages)
     config = prepared.config
     plans = [stage.plan for stage in prepared.stages]
     write_description(config, plans, environment, prepared.folder)
@@ -155,16 +155,24 @@ def _run_stage(
     return config
 
 
-def _check_order(stages: Sequence[PreparedStage]) -> None:
-    """Refuses to train a stage further when a later one has begun from its result."""
+def _check_iterations(stages: Sequence[PreparedStage]) -> None:
+    """Refuses iterations of a resumed run that what it has done does not allow."""
+    for stage in stages:
+        finished, asked = _checkpoints(stage).finished, stage.config.training.iterations
+        if finished > asked:
+            raise ConfigError(
+                f"training.iterations of {stage.name} = {asked}, but {finished} are finished.",
+                "A resumed run can go on, not back.",
+                f"Set it to at least {finished}.",
+            )
     begun = [stage for stage in stages if (stage.folder / "config.yaml").is_file()]
     for stage in begun[:-1]:
         if not _is_finished(stage):
             raise ConfigError(
-                f"Stage {stage.name} is not at iteration {stage.config.training.iterations}, but "
-                f"{begun[-1].name} has begun.",
+                f"training.iterations of {stage.name} = {stage.config.training.iterations}, but "
+                f"{begun[-1].name} has begun from iteration {_checkpoints(stage).finished}.",
                 "The iterations of a stage may change until the next one begins from its result.",
-                f"Put stages.{stage.name}.training.iterations back, or start a new run.",
+                "Put the number back, or start a new run.",
             )
 
 
@@ -211,10 +219,12 @@ def metrics(stage: PreparedStage) -> tuple[Mapping[str, Any], ...]:
 
 
 def _is_finished(stage: PreparedStage) -> bool:
-    newest = CheckpointStore(stage.folder / "checkpoints", keep=1).newest()
-    iterations = stage.config.training.iterations
-    is_trained = newest is not None and newest.name == f"iteration-{iterations}"
+    is_trained = _checkpoints(stage).finished == stage.config.training.iterations
     return is_trained and all((stage.folder / "model" / r).is_dir() for r in stage.spec.trained)
+
+
+def _checkpoints(stage: PreparedStage) -> CheckpointStore:
+    return CheckpointStore(stage.folder / "checkpoints", keep=stage.config.run.keep_checkpoints)
 
 
 def _located(config: RunConfig, run_dir: Path) -> RunConfig:

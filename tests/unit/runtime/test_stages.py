@@ -193,7 +193,7 @@ def test_a_stage_cannot_go_on_when_a_later_one_has_begun(staged, tmp_path):
     folder = tmp_path / "run"
     run(staged(), folder)
     asked = staged(sft={"training": {"iterations": 5}})
-    with pytest.raises(ConfigError, match="Stage sft is not at iteration 5, but rl has begun"):
+    with pytest.raises(ConfigError, match="iterations of sft = 5, but rl has begun"):
         run(resumed_config(asked, folder), folder)
 
 
