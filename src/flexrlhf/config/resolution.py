@@ -158,10 +158,7 @@ def resolved_algorithm(algorithm: Algorithm) -> Algorithm:
 def _resolved_rollout(config: Sections) -> Rollout:
     rollout, prompts = config.rollout, config.training.prompts_per_iteration
     largest_part = -(-prompts // rollout.micro_batches) * rollout.samples_per_prompt
-    origin = role_origin(config, "actor")
-    is_coarse = config.training.precision == "bfloat16" or (
-        origin is not None and origin.model.dtype == "bfloat16"
-    )
+    is_coarse = config.training.precision == "bfloat16"
     return rollout.model_copy(
         update={
             "max_sequences": _or(rollout.max_sequences, largest_part),

@@ -15,6 +15,7 @@ from flexrlhf.core.algorithm_specs import AlgorithmSpec
 from flexrlhf.core.errors import ConfigError
 from flexrlhf.core.names import ROLES, Role
 from flexrlhf.learning.models.gradient_checkpointing import enable_gradient_checkpointing
+from flexrlhf.learning.models.heads import pretrained
 from flexrlhf.learning.models.loading import (
     load_policy,
     load_scorer,
@@ -60,6 +61,7 @@ def load_roles(
         model = _loader(role, spec)(source).to(device)
         check_vocabulary_fits(role, model, tokenizers[role])
         _check_length(role, model, longest)
+        _name_end_token(model, tokenizers[role])
         if role not in spec.trained:
             model.requires_grad_(False)  # noqa: FBT003 - torch's own signature
         elif config.training.gradient_checkpointing:
@@ -99,6 +101,15 @@ def _tokenizers(
         else load_tokenizer(source)
         for role, source in sources.items()
     }
+
+
+def _name_end_token(model: nn.Module, tokenizer: PreTrainedTokenizerBase) -> None:
+    """Tells a fresh model its tokenizer's end token, so that others stop at it once it is saved."""
+    inner = pretrained(model)
+    if inner.config.eos_token_id is None:
+        inner.config.eos_token_id = tokenizer.eos_token_id
+        if inner.generation_config is not None:
+            inner.generation_config.eos_token_id = tokenizer.eos_token_id
 
 
 def _check_length(role: Role, model: nn.Module, longest: int) -> None:

@@ -219,3 +219,20 @@ def test_reasoning_gym_makes_row_i_from_seed_plus_i():
     first = reasoning_gym.create_dataset("chain_sum", seed=0, size=8)
     second = reasoning_gym.create_dataset("chain_sum", seed=3, size=5)
     assert [first[i + 3]["question"] for i in range(5)] == [second[i]["question"] for i in range(5)]
+
+
+def test_an_adaptive_coefficient_needs_kl_in_the_reward(grpo):
+    grpo["algorithm"] |= {"kl_coef": 0.1, "kl_target": 6.0}
+    assert only_problem(grpo).startswith("algorithm.kl_target = 6.0: an adaptive coefficient works")
+
+
+def test_an_iteration_must_be_shorter_than_the_kl_horizon(ppo):
+    ppo["algorithm"] |= {"kl_target": 6.0, "kl_horizon": 10}
+    assert only_problem(ppo).startswith("algorithm.kl_horizon = 10: 64 samples per iteration")
+
+
+def test_trained_weights_in_bfloat16_are_refused_under_the_key_that_was_given(ppo):
+    ppo["model"]["reward"]["dtype"] = "bfloat16"
+    assert only_problem(ppo).startswith('model.reward.dtype = "bfloat16": the critic')
+    ppo["model"]["critic"] = {"path": "models/critic"}
+    build_config(ppo)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 
 import pytest
@@ -197,6 +198,14 @@ def test_value_head_of_another_model_is_refused(make_source, tmp_path):
         ({"model_type": "llama", "hiden_size": 8}, "Did you mean 'hidden_size'"),
         ({"model_type": "llama", "hidden_size": "wide"}, "expected int"),
         ({"model_type": "llama", "hidden_size": 33, "num_attention_heads": 4}, "not a multiple"),
+        ({"model_type": []}, r"model_type = \[\] of the architecture is unknown"),
+        ({"model_type": "llama", "num_attention_heads": 0}, "is not valid: ZeroDivisionError"),
+        ({"model_type": "llama", "torch_dtype": "float7"}, "is not valid: AttributeError"),
+        ({"model_type": "llama", "hidden_size": 0}, "makes no model: ZeroDivisionError"),
+        ({"model_type": "llama", "vocab_size": -3}, "makes no model: RuntimeError"),
+        ({"model_type": "llama", "hidden_act": "foo"}, "makes no model: KeyError: 'foo'"),
+        ({"model_type": "llama", "rope_scaling": {"type": "foo"}}, "makes no model: KeyError"),
+        ({"model_type": "llama", "intermediate_size": 10**12}, "allocate memory"),
     ],
 )
 def test_wrong_architectures_are_explained(keys, message):
@@ -336,3 +345,54 @@ def test_tokenizer_lies_beside_the_model_or_elsewhere(make_source, make_tokenize
         load_tokenizer(ModelSource(path=str(tmp_path / "without")))
     with pytest.raises(ConfigError, match="no tokenizer of its own"):
         load_tokenizer(make_source("llama"))
+
+
+def test_a_random_model_ends_at_no_token_that_its_architecture_does_not_name():
+    """Llama's own default, 2, is an ordinary word of another vocabulary."""
+    sizes = {"vocab_size": 54, "hidden_size": 16, "intermediate_size": 16}
+    layers = {"num_hidden_layers": 1, "num_attention_heads": 2, "num_key_value_heads": 1}
+    architecture = {"model_type": "llama", **sizes, **layers}
+    model = load_policy(ModelSource(architecture=architecture))
+    assert model.config.eos_token_id is None
+    assert model.generation_config.eos_token_id is None
+    named = load_policy(ModelSource(architecture={**architecture, "eos_token_id": 13}))
+    assert named.config.eos_token_id == 13
+
+
+@pytest.mark.parametrize("file", ["tokenizer.json", "tokenizer_config.json"])
+@pytest.mark.parametrize("content", ["", "{", "[]", "5", '{"model": {}, "added_tokens": []}'])
+def test_damaged_tokenizers_are_refused(make_tokenizer, tmp_path, file, content):
+    make_tokenizer().save_pretrained(tmp_path)
+    (tmp_path / file).write_text(content)
+    if file == "tokenizer_config.json" and "model" in content:
+        load_tokenizer(str(tmp_path))  # keys that it does not know are no harm
+        return
+    with pytest.raises(ConfigError, match="has no tokenizer that can be read") as caught:
+        load_tokenizer(str(tmp_path))
+    assert "\n" not in caught.value.wrong
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"hidden_size": "wide"},
+        {"num_attention_heads": 0},
+        {"hidden_act": "foo"},
+        {"vocab_size": -1},
+        {"rope_parameters": 5},
+    ],
+)
+def test_damaged_configs_are_refused(make_source, tmp_path, change):
+    save_model(load_policy(make_source("llama")), None, tmp_path / "model")
+    file = tmp_path / "model" / "config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | change))
+    for load in (load_policy, load_scorer):
+        with pytest.raises(ConfigError):
+            load(ModelSource(path=str(tmp_path / "model")))
+
+
+def test_a_damaged_value_head_is_refused(make_source, tmp_path):
+    save_model(load_shared_actor_critic(make_source("llama")), None, tmp_path / "shared")
+    (tmp_path / "shared" / "value_head.safetensors").write_bytes(b"{")
+    with pytest.raises(ConfigError, match="does not fit its trunk"):
+        load_shared_actor_critic(ModelSource(path=str(tmp_path / "shared")))
