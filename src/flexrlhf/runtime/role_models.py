@@ -108,7 +108,7 @@ def _name_end_token(model: nn.Module, tokenizer: PreTrainedTokenizerBase) -> Non
     inner = pretrained(model)
     if inner.config.eos_token_id is None:
         inner.config.eos_token_id = tokenizer.eos_token_id
-        if inner.generation_config is not None:
+        if inner.can_generate():
             inner.generation_config.eos_token_id = tokenizer.eos_token_id
 
 

@@ -61,6 +61,8 @@ POLICY_KEYS = {
     "weights/version",
     "loss/policy",
     "ratio/clip_fraction",
+    "ratio/mean",
+    "ratio/approx_kl",
     "entropy/mean",
     "grad_norm",
     "learning_rate",
@@ -76,9 +78,10 @@ POLICY_KEYS = {
         (
             "ppo",
             {},
-            POLICY_KEYS | {"loss/value", "critic/grad_norm", "critic/learning_rate"},
+            POLICY_KEYS
+            | {"loss/value", "critic/clip_fraction", "critic/grad_norm", "critic/learning_rate"},
         ),
-        ("ppo", {"share_actor_critic": True}, POLICY_KEYS | {"loss/value"}),
+        ("ppo", {"share_actor_critic": True}, POLICY_KEYS | {"loss/value", "critic/clip_fraction"}),
         ("ppo", {"kl_coef": 0.0}, None),
         ("sft", {}, {"samples", "tokens", "loss/supervised", "grad_norm", "learning_rate"}),
         (
@@ -95,7 +98,7 @@ def test_an_iteration_of_every_algorithm(make_launched, algorithm, options, keys
     (metrics,) = run(launched, range(1))
     if keys is None:  # without KL there is no reference, and nothing said about it
         keys = POLICY_KEYS - {"kl/mean", "kl/coefficient"}
-        keys |= {"loss/value", "critic/grad_norm", "critic/learning_rate"}
+        keys |= {"loss/value", "critic/clip_fraction", "critic/grad_norm", "critic/learning_rate"}
     assert metrics.keys() == keys
     assert all(math.isfinite(value) for value in metrics.values())
     after = weights(launched)

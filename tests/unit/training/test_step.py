@@ -78,6 +78,8 @@ def test_policy_metrics_are_those_of_the_unsplit_mini_batch(make_model, samples,
         "loss/policy",
         "loss/kl",
         "ratio/clip_fraction",
+        "ratio/mean",
+        "ratio/approx_kl",
         "entropy/mean",
         "grad_norm",
         "learning_rate",
@@ -121,7 +123,12 @@ def test_the_critics_norm_and_rate_have_names_of_their_own(make_model, samples):
         "critic", OneDeviceBackend(make_model("scorer"), SETTINGS), ValueObjective(clip=0.2)
     )
     metrics = metrics_of(trainer, samples, SPLITS[0])
-    assert metrics.keys() == {"loss/value", "critic/grad_norm", "critic/learning_rate"}
+    assert metrics.keys() == {
+        "loss/value",
+        "critic/clip_fraction",
+        "critic/grad_norm",
+        "critic/learning_rate",
+    }
     assert metrics["critic/learning_rate"] == 0.01
 
 

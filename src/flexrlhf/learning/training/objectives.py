@@ -114,6 +114,8 @@ class PolicyObjective:
         sums = {
             "loss/policy": policy.loss.detach(),
             "clipped_tokens": policy.clipped_tokens,
+            "ratio_sum": policy.ratio_sum,
+            "approx_kl_sum": policy.approx_kl_sum,
             "entropy_sum": (entropy_BT.detach() * batch.mask).sum(),
         }
         if self.kl_coef:
@@ -152,7 +154,8 @@ class ValueObjective:
             clip=self.clip,
             num_tokens=counts.num_tokens,
         )
-        return MicroBatchLoss(value.loss, {"loss/value": value.loss.detach()})
+        sums = {"loss/value": value.loss.detach(), "clipped_values": value.clipped_tokens}
+        return MicroBatchLoss(value.loss, sums)
 
 
 @dataclass(frozen=True, slots=True)

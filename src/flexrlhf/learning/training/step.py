@@ -63,6 +63,9 @@ def _normalised(sums: Mapping[str, float], counts: GlobalCounts) -> dict[str, fl
     """Turns sums over a mini-batch into the metrics of `metrics.jsonl`."""
     divided = {
         "clipped_tokens": ("ratio/clip_fraction", counts.num_tokens),
+        "ratio_sum": ("ratio/mean", counts.num_tokens),
+        "approx_kl_sum": ("ratio/approx_kl", counts.num_tokens),
+        "clipped_values": ("critic/clip_fraction", counts.num_tokens),
         "entropy_sum": ("entropy/mean", counts.num_tokens),
         "correct_pairs": ("accuracy/preference", counts.num_sequences / 2),
     }
