@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import torch
 from torch import nn
 
+from flexrlhf.config.loading import load_saved_config
 from flexrlhf.core.errors import ConfigError
 from flexrlhf.learning.data.prompts import load_prompts
 from flexrlhf.learning.models.loading import load_policy, load_tokenizer
@@ -41,6 +42,16 @@ def policy_folder(source: Path) -> Path:
     )
 
 
+def _trained_form(folder: Path) -> dict[str, Any] | None:
+    """Returns how the run that wrote a model folder made its prompts; None without a run."""
+    config_file = folder.parent.parent / "config.yaml"
+    if folder.parent.name != "model" or not config_file.is_file():
+        return None
+    data = load_saved_config(config_file).data
+    rows = data.prompts or data.supervised
+    return None if rows is None else {"chat": rows.chat, "system_prompt": rows.system_prompt}
+
+
 def answers(
     source: Path,
     prompts: Sequence[str],
@@ -51,7 +62,8 @@ def answers(
 ) -> list[tuple[str, str]]:
     """Returns each prompt with the policy's answer.
 
-    Prompts go through the model's chat template where it has one.
+    A run's policy gets its prompts in the form that it was trained with; for any other model they
+    go through its chat template where it has one.
 
     Args:
         source: a run folder, a model folder, or a GGUF file.
@@ -63,7 +75,8 @@ def answers(
     Raises:
         ConfigError: there is no such model, or a prompt is too long for it.
     """
-    model_source = ModelSource(path=str(policy_folder(source)))
+    folder = policy_folder(source)
+    model_source = ModelSource(path=str(folder))
     tokenizer = load_tokenizer(model_source)
     model = load_policy(model_source)
     nn.Module.to(model, "cuda" if torch.cuda.is_available() else "cpu")
@@ -72,7 +85,7 @@ def answers(
         [{"prompt": prompt} for prompt in prompts],
         tokenizer,
         max_prompt_tokens=max(1, positions - (max_new_tokens or 1)),
-        chat="always" if tokenizer.chat_template else "never",
+        **(_trained_form(folder) or {"chat": "always" if tokenizer.chat_template else "never"}),
     )
     room = positions - max(len(row.tokens) for row in rows)
     sampling = Sampling(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 
@@ -69,3 +70,20 @@ def test_temperature_zero_takes_the_most_likely_token(model_folder):
         for seed in range(4)
     }
     assert len(found) == 1
+
+
+def test_a_runs_policy_gets_its_prompts_as_in_training(tmp_path, make_document, model_folder):
+    """The run's config refuses a chat without a template, which this tokenizer lacks."""
+    run = tmp_path / "run"
+    (run / "model").mkdir(parents=True)
+    model_folder.rename(run / "model" / "actor")
+    options = {"max_new_tokens": 4, "temperature": 1.0, "seed": 0}
+    document = make_document()
+    for chat, is_refused in (("never", False), ("always", True)):
+        document["data"] = {"prompts": {"path": "rows.jsonl", "chat": chat}}
+        (run / "config.yaml").write_text(json.dumps(document))
+        if is_refused:
+            with pytest.raises(ConfigError, match="template"):
+                answers(run, ["red green"], **options)
+        else:
+            answers(run, ["red green"], **options)
