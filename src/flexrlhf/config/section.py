@@ -15,8 +15,8 @@ Flag = Annotated[bool, Strict()]
 Text = Annotated[str, Field(min_length=1)]
 Count = Annotated[int, Strict(), Field(ge=1)]
 WholeNumber = Annotated[int, Strict(), Field(ge=0)]
-Seed = Annotated[int, Strict(), Field(ge=0, lt=2**63)]
-"""What every generator takes."""
+Seed = Annotated[int, Strict(), Field(ge=0, lt=2**32)]
+"""What every generator takes, also when roles and ranks are counted into it."""
 Threads = Annotated[int, Strict(), Field(ge=1, le=MOST_THREADS)]
 Number = Annotated[float, Strict()]
 Positive = Annotated[float, Strict(), Field(gt=0)]

@@ -23,6 +23,7 @@ from flexrlhf.learning.models.loading import (
     load_tokenizer,
 )
 from flexrlhf.learning.models.sizes import max_positions
+from flexrlhf.learning.models.soundness import check_soundness
 from flexrlhf.learning.models.source import ModelSource
 from flexrlhf.learning.models.vocabulary import check_vocabularies, check_vocabulary_fits
 
@@ -47,18 +48,19 @@ def load_roles(
         longest: tokens of the longest sequence that they will read.
 
     Raises:
-        ConfigError: a model is missing, does not load, reads too few tokens, or has another
-            vocabulary than the others.
+        ConfigError: a model is missing, does not load or compute, reads too few tokens, or has
+            another vocabulary than the others.
     """
     sources: dict[Role, ModelSource] = {
         role: source for role in spec.roles if (source := model_source(role, config))
     }
     main_role = spec.trained[0]
     tokenizers = _tokenizers(sources, main_role)
-    check_vocabularies({str(role): tokenizer for role, tokenizer in tokenizers.items()})
+    check_vocabularies({_given_as(role, config): tokenizers[role] for role in sources})
     models: dict[Role, nn.Module] = {}
     for role, source in sources.items():
         model = _loader(role, spec)(source).to(device)
+        check_soundness(role, model)
         check_vocabulary_fits(role, model, tokenizers[role])
         _check_length(role, model, longest)
         _name_end_token(model, tokenizers[role])
@@ -68,6 +70,12 @@ def load_roles(
             enable_gradient_checkpointing(model)
         models[role] = model
     return RoleModels(models, tokenizers[main_role])
+
+
+def _given_as(role: Role, config: RunConfig) -> str:
+    """Returns the role under which the config gives a role's model: what the user can change."""
+    origin = role_origin(config, role)
+    return origin.role if origin is not None else role
 
 
 def _loader(role: Role, spec: AlgorithmSpec) -> Callable[[ModelSource], nn.Module]:

@@ -18,13 +18,14 @@ from torch import nn
 from transformers import PreTrainedTokenizerBase
 
 from flexrlhf.core.algorithm_specs import AlgorithmSpec
-from flexrlhf.core.errors import StaleWeights
+from flexrlhf.core.errors import RunFailed, StaleWeights
 from flexrlhf.core.names import Role
 from flexrlhf.learning.algorithms.kl import KLController
 from flexrlhf.learning.data.collation import COLLATE, Item, num_tokens
 from flexrlhf.learning.data.experience import Sample
 from flexrlhf.learning.models.atomic_folder import atomic_folder
 from flexrlhf.learning.models.saving import write_model
+from flexrlhf.learning.models.soundness import unusable_weight
 from flexrlhf.learning.rollout.consistency import logprob_gap
 from flexrlhf.learning.rollout.protocol import Sampling
 from flexrlhf.learning.scoring.advantage import AdvantageSettings, assign_advantages
@@ -322,8 +323,13 @@ class Worker:
         return self.evaluation.run()
 
     def save(self, folder: Path) -> None:
-        """Writes every trained role's shard into a folder of its own."""
+        """Writes every trained role's shard into a folder of its own.
+
+        Raises:
+            RunFailed: the last step left a weight that nothing can be computed with.
+        """
         for role, trainer in self.trainers.items():
+            _refuse_unusable(role, trainer.backend.model)
             trainer.backend.save_shard(folder / role)
 
     def load(self, folder: Path) -> None:
@@ -366,3 +372,14 @@ class Worker:
     def peak_bytes(self) -> int:
         """Returns the most memory held in the iteration in progress."""
         return peak_bytes(self.device)
+
+
+def _refuse_unusable(role: Role, model: nn.Module) -> None:
+    """Keeps a step that ruined the weights out of checkpoints and of the final model."""
+    unusable = unusable_weight(model)
+    if unusable is not None:
+        raise RunFailed(
+            f"The last optimiser step ruined the weights of {role}: {unusable}.",
+            "Nothing finite can be computed with such a weight. Older checkpoints are untouched.",
+            "Lower the learning rate, and start a new run.",
+        )

@@ -60,11 +60,7 @@ def problem_with(document, key: str, value) -> str:
         ("data.prompts.options", [1], "= [1]: not accepted here. Right: a mapping."),
         ("model.actor.dtype", "bf16", "Right: float32, bfloat16 or float64. Did you mean"),
         ("rollout.top_p", 0, "= 0: out of range. Right: a number above 0 and at most 1."),
-        (
-            "run.seed",
-            2**63,
-            "out of range. Right: a whole number of at least 0 and below 9223372",
-        ),
+        ("run.seed", 2**32, "Right: a whole number of at least 0 and below 4294967296."),
         ("training.threads", 1025, "auto or a whole number of at least 1 and at most 1024."),
         ("run.trackers", "tensorboard", "Right: a list, each entry tensorboard."),
         ("run.trackers", ["wandb"], '= "wandb": not accepted here. Right: tensorboard.'),

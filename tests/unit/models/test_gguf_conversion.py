@@ -213,11 +213,11 @@ def test_files_that_cannot_be_converted_whole_are_refused(llama, tmp_path, cache
     assert "the rule 'unheard-of', which is unknown here" in refusal(file)
     write_gguf(file, llama)
     file.write_bytes(file.read_bytes()[:-1000])
-    assert "no readable GGUF file" in refusal(file)
+    assert "no whole GGUF file" in refusal(file)
     file.write_bytes(b"GGUF")
-    assert "no readable GGUF file" in refusal(file)
+    assert "no whole GGUF file" in refusal(file)
     file.write_bytes(b"something else")
-    assert "no readable GGUF file" in refusal(file)
+    assert "no whole GGUF file" in refusal(file)
     assert list(cache.iterdir()) == []
 
 

@@ -201,16 +201,28 @@ def test_value_head_of_another_model_is_refused(make_source, tmp_path):
         ({"model_type": []}, r"model_type = \[\] of the architecture is unknown"),
         ({"model_type": "llama", "num_attention_heads": 0}, "is not valid: ZeroDivisionError"),
         ({"model_type": "llama", "torch_dtype": "float7"}, "is not valid: AttributeError"),
-        ({"model_type": "llama", "hidden_size": 0}, "makes no model: ZeroDivisionError"),
-        ({"model_type": "llama", "vocab_size": -3}, "makes no model: RuntimeError"),
-        ({"model_type": "llama", "hidden_act": "foo"}, "makes no model: KeyError: 'foo'"),
-        ({"model_type": "llama", "rope_scaling": {"type": "foo"}}, "makes no model: KeyError"),
-        ({"model_type": "llama", "intermediate_size": 10**12}, "allocate memory"),
     ],
 )
 def test_wrong_architectures_are_explained(keys, message):
     with pytest.raises(ConfigError, match=message):
         load_policy(ModelSource(architecture=keys))
+
+
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        ({"hidden_size": 0}, "makes no model: ZeroDivisionError"),
+        ({"vocab_size": -3}, "makes no model: RuntimeError"),
+        ({"hidden_act": "foo"}, "makes no model: KeyError: 'foo'"),
+        ({"rope_scaling": {"type": "foo"}}, "makes no model: KeyError"),
+        ({"intermediate_size": 10**12}, "GB of memory, .* GB are free"),
+    ],
+)
+@pytest.mark.parametrize("load", [load_policy, load_scorer])
+def test_architectures_that_make_no_model_are_explained(make_source, load, keys, message):
+    with pytest.raises(ConfigError, match=message) as caught:
+        load(make_source("llama", **keys))
+    assert "\n" not in caught.value.wrong
 
 
 def test_older_keys_of_an_architecture_work(make_source):

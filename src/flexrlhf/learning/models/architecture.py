@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from flexrlhf.core.errors import ConfigError, nearest
-from flexrlhf.learning.models.quiet import quiet_transformers
+from flexrlhf.learning.models.foreign_errors import complaining
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig
@@ -24,28 +24,28 @@ def config_from_architecture(architecture: Mapping[str, Any]) -> PreTrainedConfi
     Raises:
         ConfigError: `model_type` is missing or unknown, a key is unknown, or a value does not fit.
     """
-    from huggingface_hub.errors import StrictDataclassError
     from transformers import CONFIG_MAPPING
 
     keys = dict(architecture)
     model_type = keys.pop("model_type", None)
-    if model_type not in CONFIG_MAPPING:
+    if not isinstance(model_type, str) or model_type not in CONFIG_MAPPING:
         raise ConfigError(
             f"model_type = {model_type!r} of the architecture is unknown.",
             "It names a Hugging Face family: llama, qwen2, qwen3, gpt2.",
-            nearest(str(model_type), CONFIG_MAPPING),
+            nearest(str(model_type), CONFIG_MAPPING) or "Choose one of these.",
         )
     config_class = CONFIG_MAPPING[model_type]
     _refuse_unknown_keys(keys, config_class, model_type)
-    try:
-        with quiet_transformers():
-            config = config_class(**keys)
-    except (StrictDataclassError, ValueError, TypeError) as error:
-        raise ConfigError(
-            f"The architecture {dict(architecture)} is not valid: {error}",
+
+    def complaint(said: str) -> ConfigError:
+        return ConfigError(
+            f"The architecture {dict(architecture)} is not valid: {said}",
             f"The values must suit {config_class.__name__} of transformers.",
             "Correct the value.",
-        ) from error
+        )
+
+    with complaining(complaint):
+        config = config_class(**keys)
     _forget_unnamed_special_tokens(config, architecture)
     return without_noise(config)
 
@@ -56,20 +56,17 @@ def config_of_folder(folder: Path) -> PreTrainedConfig:
     Raises:
         ConfigError: the config cannot be read, or needs code of the folder.
     """
-    from huggingface_hub.errors import StrictDataclassError
     from transformers import AutoConfig
 
-    try:
-        with quiet_transformers():
-            config = AutoConfig.from_pretrained(
-                folder, local_files_only=True, trust_remote_code=False
-            )
-    except (OSError, ValueError, TypeError, KeyError, StrictDataclassError) as error:
-        raise ConfigError(
-            f"The config.json of {folder} cannot be used: {error}",
+    def complaint(said: str) -> ConfigError:
+        return ConfigError(
+            f"The config.json of {folder} cannot be used: {said}",
             "It must name a model family of transformers; code inside a folder is never run.",
             "Use a model of a known family, or convert it.",
-        ) from error
+        )
+
+    with complaining(complaint):
+        config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
     return without_noise(config)
 
 

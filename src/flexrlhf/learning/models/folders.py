@@ -72,6 +72,8 @@ def _what_is_there(place: Path) -> str:
 
 def _correction(place: Path) -> str:
     parent = place.absolute().parent
+    if place.is_file():
+        return f"Give the folder, {parent}."
     names = [entry.name for entry in parent.iterdir()] if parent.is_dir() else []
     return nearest(place.name, names) or "Correct the path."
 

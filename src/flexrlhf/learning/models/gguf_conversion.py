@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from flexrlhf.core.errors import ConfigError
 from flexrlhf.learning.models.atomic_folder import atomic_folder
+from flexrlhf.learning.models.foreign_errors import complaining
 from flexrlhf.learning.models.gguf_model import gguf_field, gguf_model
 from flexrlhf.learning.models.gguf_tokenizer import gguf_tokenizer
 from flexrlhf.learning.models.saving import write_model
@@ -60,14 +61,15 @@ def _convert(file: Path, folder: Path) -> None:
 def _reader(file: Path) -> GGUFReader:
     from gguf import GGUFReader
 
-    try:
-        return GGUFReader(file)
-    except (OSError, ValueError, IndexError) as error:
-        raise ConfigError(
-            f"{file} is no readable GGUF file: {error}",
-            "It must be a whole GGUF file of version 2 or 3.",
+    def complaint(said: str) -> ConfigError:
+        return ConfigError(
+            f"{file} is no whole GGUF file: {said}",
+            "It must be a GGUF file of version 2 or 3; what stops half-way does not load.",
             "Download the file again.",
-        ) from error
+        )
+
+    with complaining(complaint):
+        return GGUFReader(file)
 
 
 def _refuse_stretched_positions(file: Path, reader: GGUFReader) -> None:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from flexrlhf.core.errors import ConfigError
-from flexrlhf.learning.models.quiet import quiet_transformers
+from flexrlhf.learning.models.foreign_errors import complaining
 
 if TYPE_CHECKING:
     from gguf import GGUFReader
@@ -28,20 +28,20 @@ def gguf_model(file: Path, reader: GGUFReader) -> PreTrainedModel:
     """
     from transformers.modeling_gguf_pytorch_utils import load_gguf_checkpoint
 
-    try:
-        with quiet_transformers():
-            keys = _config_keys(load_gguf_checkpoint(file)["config"], reader)
-            model = _skeleton(keys)
-            weights = _weights(file, reader, model, keys)
-            if _repeats_embedding(weights):
-                model = _skeleton({**keys, "tie_word_embeddings": True})
-            model.load_state_dict(weights, strict=False, assign=True)
-    except (ValueError, NotImplementedError, KeyError, RuntimeError) as error:
-        raise ConfigError(
-            f"{file} cannot be converted: {error}",
+    def complaint(said: str) -> ConfigError:
+        return ConfigError(
+            f"{file} cannot be converted: {said}",
             "Its family must be one that transformers reads from GGUF, like llama or qwen2.",
             "Use the original Hugging Face folder.",
-        ) from error
+        )
+
+    with complaining(complaint):
+        keys = _config_keys(load_gguf_checkpoint(file)["config"], reader)
+        model = _skeleton(keys)
+        weights = _weights(file, reader, model, keys)
+        if _repeats_embedding(weights):
+            model = _skeleton({**keys, "tie_word_embeddings": True})
+        model.load_state_dict(weights, strict=False, assign=True)
     model.tie_weights()
     _refuse_absent_weights(file, model)
     return model

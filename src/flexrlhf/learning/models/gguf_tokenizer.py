@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, cast
 
 from flexrlhf.core.errors import ConfigError
-from flexrlhf.learning.models.quiet import quiet_transformers
+from flexrlhf.learning.models.foreign_errors import complaining
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -33,17 +33,17 @@ def gguf_tokenizer(file: Path, pre_tokenizer: str | None) -> PreTrainedTokenizer
     """
     from transformers import AutoTokenizer
 
-    try:
-        with quiet_transformers():
-            tokenizer = AutoTokenizer.from_pretrained(
-                file.parent, gguf_file=file.name, local_files_only=True, trust_remote_code=False
-            )
-    except (OSError, ValueError, TypeError, KeyError) as error:
-        raise ConfigError(
-            f"The tokenizer of {file} cannot be read: {error}",
+    def complaint(said: str) -> ConfigError:
+        return ConfigError(
+            f"The tokenizer of {file} cannot be read: {said}",
             "A GGUF file carries its vocabulary, merges and special tokens.",
             "Use another GGUF file, or the original Hugging Face folder.",
-        ) from error
+        )
+
+    with complaining(complaint):
+        tokenizer = AutoTokenizer.from_pretrained(
+            file.parent, gguf_file=file.name, local_files_only=True, trust_remote_code=False
+        )
     if pre_tokenizer in _DIGIT_BY_DIGIT:
         _cut_digit_by_digit(tokenizer)
     elif pre_tokenizer is not None and pre_tokenizer not in _known_pre_tokenizers():

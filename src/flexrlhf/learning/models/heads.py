@@ -39,13 +39,14 @@ class SharedActorCritic(nn.Module):
         """Reads the weights of the value head from a safetensors file.
 
         Raises:
-            ConfigError: the file belongs to another model.
+            ConfigError: the file is damaged, or belongs to another model.
         """
+        from safetensors import SafetensorError
         from safetensors.torch import load_file
 
         try:
             self.value_head.load_state_dict(load_file(file))
-        except RuntimeError as error:
+        except (OSError, RuntimeError, SafetensorError) as error:
             raise ConfigError(
                 f"The value head {file} does not fit its trunk: {error}",
                 f"It holds weight [1, {self.value_head.in_features}] and bias [1].",

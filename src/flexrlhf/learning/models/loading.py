@@ -13,11 +13,12 @@ import torch
 from flexrlhf.core.errors import ConfigError
 from flexrlhf.learning.models.architecture import config_from_architecture, config_of_folder
 from flexrlhf.learning.models.folders import local_folder, model_folder
+from flexrlhf.learning.models.foreign_errors import complaining
 from flexrlhf.learning.models.heads import VALUE_HEAD_FILE, SharedActorCritic, refresh_head
 from flexrlhf.learning.models.output_head import check_output_head
-from flexrlhf.learning.models.quiet import quiet_transformers
 from flexrlhf.learning.models.score_head import score_head
 from flexrlhf.learning.models.seeding import seeded_weights
+from flexrlhf.learning.models.sizes import require_memory
 from flexrlhf.learning.models.source import ModelSource
 
 if TYPE_CHECKING:
@@ -42,17 +43,16 @@ def load_tokenizer(source: ModelSource | str) -> PreTrainedTokenizerBase:
             "Give the model's tokenizer: a path.",
         )
     folder = local_folder(path)
-    try:
-        with quiet_transformers():
-            return AutoTokenizer.from_pretrained(
-                folder, local_files_only=True, trust_remote_code=False
-            )
-    except (OSError, ValueError, TypeError, KeyError) as error:
-        raise ConfigError(
-            f"{folder} has no tokenizer that can be read: {error}",
+
+    def complaint(said: str) -> ConfigError:
+        return ConfigError(
+            f"{folder} has no tokenizer that can be read: {said}",
             "A tokenizer folder holds tokenizer.json and tokenizer_config.json.",
             "Give the model's tokenizer: a path.",
-        ) from error
+        )
+
+    with complaining(complaint):
+        return AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
 
 
 def load_policy(source: ModelSource) -> PreTrainedModel:
@@ -130,39 +130,45 @@ def _random_model(
     auto_class: Any, config: PreTrainedConfig, source: ModelSource
 ) -> PreTrainedModel:
     """Draws weights in float32, whatever the dtype, so that every dtype starts alike."""
-    try:
-        with seeded_weights(source.seed), quiet_transformers():
-            return auto_class.from_config(config, dtype=torch.float32, trust_remote_code=False)
-    except ValueError as error:
-        raise _not_this_kind(auto_class, config, f": {error}") from error
+
+    def complaint(said: str) -> ConfigError:
+        return ConfigError(
+            f"The architecture of model_type = {config.model_type!r} makes no model: {said}",
+            "Its numbers must fit each other, and the model must fit into memory.",
+            "Correct the architecture; tested families are llama, qwen2, qwen3 and gpt2.",
+        )
+
+    _require_kind(auto_class, config)
+    with seeded_weights(source.seed), complaining(complaint):
+        require_memory(auto_class, config, torch.float32)
+        return auto_class.from_config(config, dtype=torch.float32, trust_remote_code=False)
 
 
 def _pretrained_model(
     auto_class: Any, folder: Path, config: PreTrainedConfig, source: ModelSource
 ) -> tuple[PreTrainedModel, set[str]]:
     """Returns the model and the names of the weights that the folder did not hold."""
-    from safetensors import SafetensorError
 
-    if type(config) not in auto_class._model_mapping:
-        raise _not_this_kind(auto_class, config)
-    try:
-        # Missing weights are drawn at random before they are refused or replaced.
-        with seeded_weights(source.seed), quiet_transformers():
-            model, report = auto_class.from_pretrained(
-                folder,
-                config=config,
-                dtype=source.torch_dtype,
-                use_safetensors=True,
-                local_files_only=True,
-                trust_remote_code=False,
-                output_loading_info=True,
-            )
-    except (OSError, ValueError, RuntimeError, SafetensorError) as error:
-        raise ConfigError(
-            f"The weights of {folder} do not load: {error}",
+    def complaint(said: str) -> ConfigError:
+        return ConfigError(
+            f"The weights of {folder} do not load: {said}",
             "They must be whole and fit config.json.",
             "Copy or convert the folder again.",
-        ) from error
+        )
+
+    _require_kind(auto_class, config)
+    # Missing weights are drawn at random before they are refused or replaced.
+    with seeded_weights(source.seed), complaining(complaint):
+        require_memory(auto_class, config, source.torch_dtype)
+        model, report = auto_class.from_pretrained(
+            folder,
+            config=config,
+            dtype=source.torch_dtype,
+            use_safetensors=True,
+            local_files_only=True,
+            trust_remote_code=False,
+            output_loading_info=True,
+        )
     return model, set(report["missing_keys"])
 
 
@@ -203,10 +209,11 @@ def _own_parameters(model: PreTrainedModel, dtype: torch.dtype) -> None:
         parameter.data = parameter.data.to(dtype, copy=True)
 
 
-def _not_this_kind(auto_class: Any, config: PreTrainedConfig, reason: str = "") -> ConfigError:
-    kind = auto_class.__name__.removeprefix("AutoModelFor")
-    return ConfigError(
-        f"model_type = {config.model_type!r} gives no {kind} model{reason}.",
-        f"The family must have a {kind} class in transformers.",
-        "Choose a family like llama, qwen2, qwen3 or gpt2.",
-    )
+def _require_kind(auto_class: Any, config: PreTrainedConfig) -> None:
+    if type(config) not in auto_class._model_mapping:
+        kind = auto_class.__name__.removeprefix("AutoModelFor")
+        raise ConfigError(
+            f"model_type = {config.model_type!r} gives no {kind} model.",
+            f"The family must have a {kind} class in transformers.",
+            "Choose a family like llama, qwen2, qwen3 or gpt2.",
+        )

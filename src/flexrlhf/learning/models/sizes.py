@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
+import psutil
+import torch
 from torch import nn
 
+from flexrlhf.core.errors import ConfigError
 from flexrlhf.learning.models.heads import pretrained
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedConfig
 
 
 def num_parameters(model: nn.Module) -> int:
@@ -15,3 +23,26 @@ def num_parameters(model: nn.Module) -> int:
 def max_positions(model: nn.Module) -> int | None:
     """Returns the longest sequence that the model was made for, None where it has no limit."""
     return getattr(pretrained(model).config.get_text_config(), "max_position_embeddings", None)
+
+
+def require_memory(auto_class: Any, config: PreTrainedConfig, dtype: torch.dtype) -> None:
+    """Checks that the weights of a model fit into free memory, so that the system kills nothing.
+
+    Args:
+        auto_class: of transformers.
+        config: of the model.
+        dtype: in which the weights are held.
+
+    Raises:
+        ConfigError: they do not fit.
+    """
+    with torch.device("meta"):
+        model = auto_class.from_config(config, trust_remote_code=False)
+    needed, free = num_parameters(model) * dtype.itemsize, psutil.virtual_memory().available
+    if needed > free:
+        raise ConfigError(
+            f"A {config.model_type} model of {num_parameters(model):,} weights needs "
+            f"{needed / 1e9:,.1f} GB of memory, {free / 1e9:,.1f} GB are free.",
+            "Weights must fit, and those of a trained model four times.",
+            "Choose a smaller model or architecture, or a machine with more memory.",
+        )

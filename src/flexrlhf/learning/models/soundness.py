@@ -1,0 +1,66 @@
+"""Whether a model computes at all: its shape holds together and its weights are usable numbers."""
+
+from __future__ import annotations
+
+import math
+from typing import Final
+
+import torch
+from torch import Tensor, nn
+
+from flexrlhf.core.errors import ConfigError
+from flexrlhf.learning.models.foreign_errors import complaining
+from flexrlhf.learning.models.heads import pretrained
+
+_LARGEST: Final = 1e18
+"""The product of two larger weights overflows in float32."""
+
+
+def unusable_weight(model: nn.Module) -> str | None:
+    """Returns `NAME holds NUMBER` for a weight that nothing can be computed with, or None."""
+    for name, parameter in model.named_parameters():
+        for extreme in _extremes(parameter):
+            if not abs(extreme) < _LARGEST:  # nan is not below anything
+                return f"{name} holds {extreme:g}"
+    for name, buffer in model.named_buffers():  # a mask may hold minus infinity
+        if buffer.is_floating_point() and any(map(math.isnan, _extremes(buffer))):
+            return f"{name} holds nan"
+    return None
+
+
+def _extremes(tensor: Tensor) -> list[float]:
+    """Returns the smallest and the largest number; nan where the tensor holds one."""
+    return [extreme.item() for extreme in torch.aminmax(tensor.detach())] if tensor.numel() else []
+
+
+def check_soundness(role: str, model: nn.Module) -> None:
+    """Checks the weights of a freshly loaded model, and lets it read two tokens.
+
+    Found here, a wrong number of heads or a damaged weight is said in the terms of the model. Later
+    it would be a shape that does not match or a loss that is not finite; or nothing at all, since
+    PyTorch's attention on CPUs turns nan into zeros.
+
+    Raises:
+        ConfigError: a weight is not finite or out of range, or the forward pass fails.
+    """
+    unusable = unusable_weight(model)
+    if unusable is not None:
+        raise ConfigError(
+            f"The model of {role} cannot compute: {unusable}.",
+            f"Every weight is a finite number, below {_LARGEST:g} in size.",
+            "Load an earlier state of the model, download it again, or correct its architecture.",
+        )
+
+    def complaint(said: str) -> ConfigError:
+        return ConfigError(
+            f"The model of {role} does not work: {said}",
+            "Its architecture, or config.json, must describe a model of its family.",
+            "Correct the numbers of layers and heads, the head width and the rotary settings.",
+        )
+
+    trunk = pretrained(model)
+    if getattr(trunk.config.get_text_config(), "num_hidden_layers", 1) < 1:
+        raise complaint("it has no layers.")
+    tokens_BT = torch.zeros(1, 2, dtype=torch.long, device=trunk.device)
+    with complaining(complaint), torch.no_grad():
+        trunk(tokens_BT, attention_mask=torch.ones_like(tokens_BT), use_cache=False)
