@@ -10,6 +10,7 @@ from typing import Any, Final, Protocol
 
 from flexrlhf.config.resolution import settled
 from flexrlhf.core.clock import WallClock
+from flexrlhf.core.errors import DataError
 from flexrlhf.core.timeline import Span, Timeline, read_trace, write_trace
 from flexrlhf.planning.placement.plan import Plan
 from flexrlhf.planning.workflow.graph import Graph
@@ -179,7 +180,7 @@ class TrainingRun:
         if state is None:
             seed_random_states(self._launched.config.run.seed)
         else:
-            self._ask("restore_state", state["worker"])
+            self._ask("restore_state", state.get("worker", {}))
             logger.info("%s: going on after iteration %d", self.name, finished)
         self._records.restart_after(finished if state is not None else -1)
         kept = [s for s in self._timeline.spans if (s.iteration or 0) <= finished]
@@ -190,7 +191,10 @@ class TrainingRun:
 def _earlier_timeline(path: Path) -> Timeline:
     """Returns the timeline that an interrupted run left, or an empty one."""
     if path.is_file():
-        return read_trace(path)["measured"]
+        try:
+            return read_trace(path).get("measured", Timeline(["main"]))
+        except DataError as error:  # no reason not to go on training
+            logger.warning("The timeline begins anew: %s", error.wrong)
     return Timeline(["main"])
 
 

@@ -54,7 +54,8 @@ class RunRecords:
         """Drops every line after finished iteration `iteration`; a resumed run writes them anew."""
         for path in (self._metrics, self._samples):
             if path.exists():
-                kept = [row for row in read_rows(path) if row["iteration"] <= iteration]
+                with _disk_failures(path):
+                    kept = [row for row in read_rows(path) if row["iteration"] <= iteration]
                 write_text(path, "".join(json.dumps(row) + "\n" for row in kept))
 
     def write(self, iteration: int, metrics: Mapping[str, float]) -> None:
@@ -78,13 +79,15 @@ class RunRecords:
 
 
 def read_rows(path: Path) -> list[dict[str, Any]]:
-    """Returns the complete rows of a JSON-lines file; a torn last line is left out."""
-    rows = []
-    for line in path.read_text(encoding="utf-8").split("\n"):
+    """Returns the rows of a JSON-lines file of a run; torn and damaged lines are left out."""
+    rows: list[dict[str, Any]] = []
+    for line in path.read_bytes().split(b"\n"):
         try:
-            rows.append(json.loads(line))
-        except json.JSONDecodeError:
-            break
+            row = json.loads(line)
+        except (ValueError, RecursionError):
+            continue
+        if isinstance(row, dict) and isinstance(row.get("iteration"), int):
+            rows.append(row)
     return rows
 
 

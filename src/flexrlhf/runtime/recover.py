@@ -94,12 +94,14 @@ class CheckpointStore:
             return None
         self._remove_old()  # of a run that was killed before it did
         state = _read_json(newest / "run.json")
-        if state.get("format") != FORMAT:
+        if state.get("format", FORMAT) != FORMAT:
             raise CheckpointError(
                 f"{newest} has checkpoint format {state.get('format')}.",
                 f"This version reads format {FORMAT}.",
                 "Resume with the version that wrote it.",
             )
+        if state.get("iteration") != _iteration_of(newest):
+            raise _damaged(newest / "run.json", "it is not of this iteration")
         load_roles(newest)
         _load_random_states(newest)
         return state
@@ -135,7 +137,7 @@ def _size(num_bytes: int) -> str:
     return f"{num_bytes / 1e9:.2f} GB" if num_bytes >= 1e9 else f"{num_bytes / 1e6:.2f} MB"
 
 
-def _damaged(file: Path, error: Exception) -> CheckpointError:
+def _damaged(file: Path, error: Exception | str) -> CheckpointError:
     return CheckpointError(
         f"{file} cannot be read: {error}",
         "A checkpoint is whole, or it is not there.",
@@ -145,9 +147,12 @@ def _damaged(file: Path, error: Exception) -> CheckpointError:
 
 def _read_json(file: Path) -> dict[str, Any]:
     try:
-        return json.loads(file.read_text())
-    except (OSError, ValueError) as error:
+        document = json.loads(file.read_bytes())
+    except (OSError, ValueError, RecursionError) as error:
         raise _damaged(file, error) from error
+    if not isinstance(document, dict):
+        raise _damaged(file, "it holds no object")
+    return document
 
 
 def seed_random_states(seed: int) -> None:
@@ -174,16 +179,17 @@ def _save_random_states(folder: Path) -> None:
 
 
 def _load_random_states(folder: Path) -> None:
-    state = _read_json(folder / "random.json")
-    version, internal, gauss = state["python"]
-    random.setstate((version, tuple(internal), gauss))
-    kind, keys, position, has_gauss, cached = state["numpy"]
-    np.random.set_state((kind, np.array(keys, np.uint32), position, has_gauss, cached))
-    path = folder / "random.safetensors"
+    path = folder / "random.json"
+    state = _read_json(path)
     try:
+        version, internal, gauss = state["python"]
+        random.setstate((version, tuple(internal), gauss))
+        kind, keys, position, has_gauss, cached = state["numpy"]
+        np.random.set_state((kind, np.array(keys, np.uint32), position, has_gauss, cached))
+        path = folder / "random.safetensors"
         tensors = load_file(str(path))
-    except (OSError, SafetensorError) as error:
+        torch.set_rng_state(tensors["cpu"])
+    except (OSError, LookupError, RuntimeError, SafetensorError, TypeError, ValueError) as error:
         raise _damaged(path, error) from error
-    torch.set_rng_state(tensors["cpu"])
     if "cuda" in tensors and torch.cuda.is_available():
         torch.cuda.set_rng_state(tensors["cuda"])

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from flexrlhf.config.loading import dump_config, load_saved_config
 from flexrlhf.config.schema import RunConfig
-from flexrlhf.core.errors import ConfigError, RunFailed
+from flexrlhf.core.errors import ConfigError, EngineMissing, PlanError, RunFailed
 
 MAY_CHANGE: Final = ("cluster", "placement", "training.iterations", "run.trackers")
 """What a resumed run may ask for anew."""
@@ -30,8 +30,40 @@ def opened(folder: Path, *, resume: bool) -> Iterator[Path]:
     """Makes the folder and keeps other processes out of it until the block ends.
 
     Raises:
-        ConfigError: it is in use, it has contents and `resume` is not set, or it is no folder.
+        ConfigError: it is in use, it has contents and `resume` is not set, or it cannot be a run's
+            folder.
     """
+    try:
+        _check_contents(folder, resume=resume)
+        made = [path for path in (folder, *folder.parents) if not path.exists()]
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = (folder / ".lock").open("w")
+    except OSError as error:
+        raise ConfigError(
+            f"Run folder {folder} cannot be written: {error.strerror}.",
+            "A run folder can be made, read and written.",
+            "Choose another --run-dir.",
+        ) from error
+    with lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise ConfigError(
+                f"Run folder {folder} is in use by another process.",
+                "One process at a time writes into a run folder.",
+                "Wait until it ends, or choose another --run-dir.",
+            ) from error
+        try:
+            yield folder
+        except (ConfigError, PlanError, EngineMissing):
+            if not resume:  # nothing was started, so nothing stays
+                _empty(folder)
+                for path in made:
+                    path.rmdir()
+            raise
+
+
+def _check_contents(folder: Path, *, resume: bool) -> None:
     if folder.exists() and not folder.is_dir():
         raise ConfigError(
             f"{folder} is a file.", "A run folder is a folder.", "Choose another --run-dir."
@@ -49,33 +81,6 @@ def opened(folder: Path, *, resume: bool) -> Iterator[Path]:
             "--resume goes on with a run that was started before.",
             "Give the folder of that run as --run-dir, or leave --resume out.",
         )
-    was_there = folder.is_dir()
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        lock = (folder / ".lock").open("w")
-    except OSError as error:
-        raise ConfigError(
-            f"Run folder {folder} cannot be written: {error.strerror}.",
-            "",
-            "Choose another --run-dir.",
-        ) from error
-    with lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            raise ConfigError(
-                f"Run folder {folder} is in use by another process.",
-                "One process at a time writes into a run folder.",
-                "Wait until it ends, or choose another --run-dir.",
-            ) from error
-        try:
-            yield folder
-        except ConfigError:
-            if not resume:  # nothing was started, so nothing stays
-                _empty(folder)
-                if not was_there:
-                    folder.rmdir()
-            raise
 
 
 def _empty(folder: Path) -> None:

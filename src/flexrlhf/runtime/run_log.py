@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from flexrlhf.runtime.run_folder import write_failure
+
 
 class _LogFile(logging.FileHandler):
     """A file that may lack lines where the disk is full; the run itself says so."""
@@ -23,9 +25,15 @@ def logged(folder: Path) -> Iterator[None]:
     """Sends this package's messages to `log.txt` until the block ends, errors included.
 
     Warnings also go to standard error; an error reaches the user as the exception itself.
+
+    Raises:
+        RunFailed: the file cannot be opened.
     """
     logger = logging.getLogger("flexrlhf")
-    handler = _LogFile(folder / "log.txt")
+    try:
+        handler = _LogFile(folder / "log.txt")
+    except OSError as error:
+        raise write_failure(folder / "log.txt", error) from error
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
     console = logging.StreamHandler()
     console.addFilter(lambda record: record.levelno == logging.WARNING)

@@ -18,7 +18,7 @@ from torch import nn
 from transformers import PreTrainedTokenizerBase
 
 from flexrlhf.core.algorithm_specs import AlgorithmSpec
-from flexrlhf.core.errors import RunFailed, StaleWeights
+from flexrlhf.core.errors import CheckpointError, RunFailed, StaleWeights
 from flexrlhf.core.names import Role
 from flexrlhf.learning.algorithms.kl import KLController
 from flexrlhf.learning.data.collation import COLLATE, Item, num_tokens
@@ -347,10 +347,22 @@ class Worker:
         }
 
     def restore_state(self, state: Mapping[str, Any]) -> None:
-        """Restores what `state` returned."""
-        if self.policy is not None:
-            self.policy.generator.engine.load_weights((), state["weight_version"])
+        """Restores what `state` returned.
+
+        Raises:
+            CheckpointError: it is not what this algorithm returns.
+        """
+        if self.policy is None:
+            return
+        try:
+            self.policy.generator.engine.load_weights((), int(state["weight_version"]))
             self.policy.kl.restore(state["kl"])
+        except (LookupError, TypeError, ValueError) as error:
+            raise CheckpointError(
+                f"The worker's part of the checkpoint's run.json is damaged: {error!r}.",
+                "It holds the weight version and the state of the KL coefficient.",
+                "Delete the newest checkpoint to go on from an older one, or from the start.",
+            ) from error
 
     def write_models(self, folder: Path, tokenizer: PreTrainedTokenizerBase) -> None:
         """Writes the trained roles as Hugging Face folders; `folder` appears whole or not."""

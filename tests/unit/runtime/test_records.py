@@ -146,3 +146,12 @@ def test_a_tracker_on_a_full_disk(small_disk):
 def test_a_tracker_that_was_never_written_to_leaves_nothing(tmp_path):
     RunRecords(tmp_path, ["tensorboard"], samples_per_iteration=2).close()
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("damage", [b"", b"{", b"5", b"[]", b"\xff\xfe", b"{}", b"[" * 100_000])
+def test_a_damaged_line_costs_no_other(tmp_path: Path, damage):
+    path = tmp_path / "metrics.jsonl"
+    path.write_bytes(b'{"iteration": 1}\n' + damage + b'\n{"iteration": 2}\n{"iterat')
+    assert iterations(path) == [1, 2]
+    RunRecords(tmp_path, [], samples_per_iteration=1).restart_after(1)
+    assert path.read_bytes() == b'{"iteration": 1}\n'

@@ -11,6 +11,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import save_file
 from torch import nn
 
 from flexrlhf.core.errors import CheckpointError, RunFailed
@@ -122,7 +123,7 @@ def test_a_torn_folder_is_no_checkpoint(store, folder):
 def test_what_a_killed_process_did_not_remove_goes_at_the_next_start(store, folder):
     for iteration in (1, 2):
         save(store, iteration)
-    shutil.copytree(folder / "iteration-2", folder / "iteration-3")
+    save(CheckpointStore(folder, keep=3), 3)
     store.load(lambda folder: None)
     assert names(folder) == ["iteration-2", "iteration-3"]
 
@@ -191,3 +192,33 @@ def test_a_folder_that_cannot_be_made(tmp_path):
     (tmp_path / "checkpoints").write_text("a file")
     with pytest.raises(RunFailed, match="failed"):
         save(CheckpointStore(tmp_path / "checkpoints", keep=1), 1)
+
+
+@pytest.mark.parametrize(
+    ("file", "content"),
+    [
+        ("run.json", b"[]"),
+        ("run.json", b"5"),
+        ("run.json", b"\xff"),
+        ("run.json", b"{}"),
+        ("run.json", b'{"format": 1, "iteration": 2}'),
+        ("run.json", b'{"format": 1, "iteration": "three"}'),
+        ("random.json", b"[]"),
+        ("random.json", b"{}"),
+        ("random.json", b'{"python": 5, "numpy": 6}'),
+        ("random.safetensors", b""),
+    ],
+)
+def test_whatever_is_wrong_with_a_file_it_is_named(store, file, content):
+    path = save(store, 3)
+    (path / file).write_bytes(content)
+    with pytest.raises(CheckpointError, match=file) as damaged:
+        store.load(lambda _: None)
+    assert f"Delete {path}" in damaged.value.do
+
+
+def test_random_states_of_something_else_are_no_random_states(store):
+    path = save(store, 3)
+    save_file({"weights": torch.zeros(2)}, path / "random.safetensors")
+    with pytest.raises(CheckpointError, match=r"random\.safetensors cannot be read"):
+        store.load(lambda _: None)

@@ -11,7 +11,7 @@ import pytest
 
 from flexrlhf.config.loading import build_config, load_saved_config
 from flexrlhf.config.resolution import resolve
-from flexrlhf.core.errors import ConfigError, RunFailed
+from flexrlhf.core.errors import ConfigError, DataError, EngineMissing, PlanError, RunFailed
 from flexrlhf.runtime.run_folder import (
     MAY_CHANGE,
     default_folder,
@@ -73,10 +73,11 @@ def test_a_file_is_no_folder(tmp_path):
         pytest.fail("must not be opened")
 
 
-def test_a_place_where_no_folder_can_be_made():
+@pytest.mark.parametrize("path", ["/proc/run", "x" * 300])
+def test_a_place_where_no_folder_can_be_made(path):
     with (
         pytest.raises(ConfigError, match="cannot be written"),
-        opened(Path("/proc/run"), resume=False),
+        opened(Path(path), resume=False),
     ):
         pytest.fail("must not be opened")
 
@@ -114,9 +115,10 @@ def begin_and_fail(folder: Path, error: Exception, *, resume: bool = False) -> N
         raise error
 
 
-def test_wrong_input_leaves_nothing_behind(tmp_path):
-    with pytest.raises(ConfigError, match="wrong"):
-        begin_and_fail(tmp_path / "run", ConfigError("wrong"))
+@pytest.mark.parametrize("kind", [ConfigError, DataError, PlanError, EngineMissing])
+def test_what_is_found_before_the_start_leaves_nothing_behind(tmp_path, kind):
+    with pytest.raises(kind, match="wrong"):
+        begin_and_fail(tmp_path / "runs" / "first" / "run", kind("wrong"))
     assert names(tmp_path) == []
 
 

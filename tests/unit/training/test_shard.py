@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from torch import nn
 
 from flexrlhf.core.errors import CheckpointError
@@ -148,3 +149,22 @@ def test_an_optimiser_of_another_architecture(make_model, tmp_path: Path):
         (tmp_path / "other" / file).replace(tmp_path / "mine" / file)
     with pytest.raises(CheckpointError, match="does not have"):
         OneDeviceBackend(make_model(), SETTINGS).load_shard(tmp_path / "mine")
+
+
+@pytest.mark.parametrize("tensors", ["none", "other shapes", "other names"])
+def test_an_optimiser_without_its_tensors_is_no_fresh_optimiser(
+    make_model, tmp_path: Path, tensors: str
+):
+    backend = OneDeviceBackend(make_model(), SETTINGS)
+    take_steps(backend, 0, 1)
+    backend.save_shard(tmp_path)
+    file = tmp_path / "optimizer.safetensors"
+    saved = load_file(file)
+    changed = {
+        "none": {},
+        "other shapes": {name: torch.zeros(3) for name in saved},
+        "other names": {name.replace(":", ""): tensor for name, tensor in saved.items()},
+    }
+    save_file(changed[tensors], file)
+    with pytest.raises(CheckpointError, match="not those that were saved"):
+        OneDeviceBackend(make_model(), SETTINGS).load_shard(tmp_path)

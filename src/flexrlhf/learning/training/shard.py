@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -71,7 +71,12 @@ def save_optimizer(
                 scalars.setdefault(name, {})[key] = value
     with disk_errors():
         save_file(tensors, str(folder / "optimizer.safetensors"))
-    (folder / "optimizer.json").write_text(json.dumps({"step": step, "scalars": scalars}))
+    document = {"step": step, "scalars": scalars, "tensors": _shapes(tensors)}
+    (folder / "optimizer.json").write_text(json.dumps(document))
+
+
+def _shapes(tensors: Mapping[str, Tensor]) -> dict[str, list[int]]:
+    return {name: list(tensor.shape) for name, tensor in tensors.items()}
 
 
 def load_optimizer(optimizer: torch.optim.Optimizer, model: nn.Module, folder: Path) -> int:
@@ -84,10 +89,12 @@ def load_optimizer(optimizer: torch.optim.Optimizer, model: nn.Module, folder: P
         tensors = load_file(str(folder / "optimizer.safetensors"))
         saved = json.loads((folder / "optimizer.json").read_text())
         step, scalars_by_name = int(saved["step"]), dict(saved["scalars"])
+        if saved["tensors"] != _shapes(tensors):
+            raise ValueError("its tensors are not those that were saved.")
     except (OSError, SafetensorError, ValueError, KeyError, TypeError) as error:
         raise CheckpointError(
             f"The optimiser state in {folder} cannot be read: {error}",
-            "",
+            "It holds both moments of every weight, as they were saved.",
             "Delete this checkpoint to use an older one.",
         ) from error
     parameters = dict(model.named_parameters())
