@@ -316,7 +316,7 @@ def test_doctor_says_what_this_machine_can_run(command):
     assert (status == 1) == bool(re.search(r"^error", out, re.MULTILINE))
 
 
-@pytest.mark.parametrize("arguments", [["train"], ["trian", "x.yaml"], ["train", "x", "--what"]])
+@pytest.mark.parametrize("arguments", [["train"], ["trains", "x.yaml"], ["train", "x", "--what"]])
 def test_a_wrong_command_is_status_2(command, arguments):
     status, out, err = command(*arguments)
     assert (status, out) == (2, "")

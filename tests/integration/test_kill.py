@@ -116,7 +116,8 @@ def content(document, world) -> dict[str, Any]:
 @pytest.fixture(scope="module")
 def unbroken(content, tmp_path_factory) -> tuple[Path, float]:
     """The folder of the run that nobody kills, and the seconds that it took."""
-    run = KilledRun(_config(content, tmp_path_factory.mktemp("config")), _new(tmp_path_factory))
+    folder = tmp_path_factory.mktemp("unbroken")
+    run = KilledRun(_config(content, folder), folder / "run")
     return run.folder, run.finish()
 
 
@@ -130,10 +131,6 @@ def _config(content: dict[str, Any], folder: Path) -> RunConfig:
     path = folder / "run.yaml"
     path.write_text(json.dumps(content))
     return flexrlhf.load_config(path)
-
-
-def _new(tmp_path_factory) -> Path:
-    return tmp_path_factory.mktemp("unbroken") / "run"
 
 
 def _kill_and_compare(killed: KilledRun, unbroken: tuple[Path, float], seed: int, check) -> None:

@@ -61,7 +61,7 @@ def test_a_run_goes_on_after_any_iteration(
     resumed = train(content, resume=True)
     assert_same_run(resumed.run_dir, expected)
     coefficients = {row["kl/coefficient"] for row in resumed.metrics if row["iteration"] > 0}
-    assert len(coefficients) > 3
+    assert len(coefficients) > 3  # the controller moves
     kept = sorted(path.name for path in (resumed.run_dir / "checkpoints").iterdir())
     assert kept == ["iteration-4", "iteration-5"]
 

@@ -49,8 +49,9 @@ APPLIES = {
     "grpo-kl-in-reward": {*ALWAYS, *GENERATES, "kl/mean"},
     "grpo-no-kl": {*ALWAYS, *GENERATES},
 }
-"""The names that users rely on; a run may record others besides."""
+"""What each case records of the names that users rely on."""
 RELIED_ON = {*set().union(*APPLIES.values()), "share/communication", "cost/per_1k_samples"}
+"""A run may record others besides."""
 
 
 @pytest.fixture(scope="module", params=CASES)
@@ -211,11 +212,10 @@ def test_later_stages_begin_with_what_earlier_ones_trained(train, staged, weight
     tuned = weights(stages / "sft")
     scorer = weights(stages / "rm")
     final = weights(stages / "ppo")
-    file = "model.safetensors"
     for name, tensor in tuned.items():
         assert torch.equal(final[name], tensor), name
         in_scorer = name.replace("actor", "reward")
         if "lm_head" not in name:
             assert torch.equal(scorer[in_scorer], tensor), name
     for name, tensor in scorer.items():
-        assert torch.equal(final[name.replace("reward", "critic")], tensor), (file, name)
+        assert torch.equal(final[name.replace("reward", "critic")], tensor), name
