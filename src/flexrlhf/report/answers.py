@@ -34,7 +34,7 @@ def read_answers(path: Path, notes: list[str]) -> tuple[Answer, ...]:
     for row in read_json_lines(path, notes):
         try:
             answers.append(_answer(row))
-        except (KeyError, TypeError, ValueError):
+        except (AttributeError, KeyError, OverflowError, TypeError, ValueError):
             notes.append(f"{path.name}: a line that is not a sample was left out.")
     return tuple(answers)
 

@@ -6,7 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-import yaml
+from flexrlhf.config.yaml_text import parse_yaml
+from flexrlhf.core.errors import ConfigError
 
 
 def read_json_lines(path: Path, notes: list[str]) -> list[dict[str, Any]]:
@@ -45,8 +46,8 @@ def read_json(path: Path, notes: list[str]) -> dict[str, Any]:
 def read_yaml(path: Path, notes: list[str]) -> dict[str, Any]:
     """Returns the YAML mapping in `path`; empty, with a note, where it cannot be read."""
     try:
-        document = yaml.safe_load(read_text(path))
-    except yaml.YAMLError:
+        document = parse_yaml(read_text(path), path.name)
+    except ConfigError:
         document = False
     if document is None:
         return {}
@@ -64,6 +65,6 @@ def read_text(path: Path) -> str:
 def _json_object(text: bytes) -> dict[str, Any] | None:
     try:
         value = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     return value if isinstance(value, dict) else None

@@ -14,6 +14,8 @@ from flexrlhf.report.answers import Answer, read_answers
 from flexrlhf.report.run_files import read_json, read_json_lines, read_text, read_yaml
 
 _LOG_LINES = 200
+_LARGEST = 1 << 62
+"""Whole numbers beyond this are damage; some do not even fit into a float."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +146,7 @@ def _read_metrics(path: Path, notes: list[str]) -> tuple[Mapping[str, float], ..
     lines: dict[int, Mapping[str, float]] = {}
     for row in read_json_lines(path, notes):
         iteration = row.get("iteration")
-        if not isinstance(iteration, int):
+        if not isinstance(iteration, int) or abs(iteration) > _LARGEST:
             notes.append(f"{path.name}: a line without `iteration` was left out.")
             continue
         numbers = {key: value for key, value in row.items() if _is_number(value)}
@@ -158,7 +160,9 @@ def _read_metrics(path: Path, notes: list[str]) -> tuple[Mapping[str, float], ..
 
 
 def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    return isinstance(value, float) or abs(value) <= _LARGEST
 
 
 def _read_timelines(path: Path, notes: list[str]) -> Mapping[str, Timeline]:

@@ -10,6 +10,7 @@ from collections.abc import MutableMapping
 from pathlib import Path
 from typing import Any, Final, Literal
 
+from flexrlhf.config.section import MOST_THREADS
 from flexrlhf.runtime.installation import PROJECT, declared_packages, installed_version
 from flexrlhf.runtime.machine import (
     gpus,
@@ -47,7 +48,8 @@ def set_threads(
 def _wished_threads(environment: MutableMapping[str, str]) -> int:
     # The variable may be a list, one number for each level of nesting.
     wish = environment.get("OMP_NUM_THREADS", "").partition(",")[0].strip()
-    return int(wish) if wish.isdecimal() and int(wish) > 0 else physical_cores()
+    is_possible = wish.isdecimal() and len(wish) < 9 and 0 < int(wish) <= MOST_THREADS
+    return int(wish) if is_possible else physical_cores()
 
 
 def describe_environment(command: str) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -11,6 +12,7 @@ from typing import Any
 import torch
 
 from flexrlhf.core.algorithm_specs import DataKind
+from flexrlhf.core.errors import RunFailed
 from flexrlhf.learning.data.collation import (
     COLLATE,
     Item,
@@ -77,7 +79,10 @@ def answer_evaluation(
 def loss_evaluation(
     kind: DataKind, trainer: RoleTrainer, items: Sequence[Item]
 ) -> Callable[[], EvaluationResult]:
-    """Returns an evaluation of the training loss (and accuracy of pairs) on held-out rows."""
+    """Returns an evaluation of the training loss (and accuracy of pairs) on held-out rows.
+
+    It raises RunFailed where the loss is not finite.
+    """
     lengths = [item_tokens(item) for item in items]
     counts = GlobalCounts(
         num_tokens=sum(num_trainable_tokens(item) for item in items),
@@ -94,6 +99,7 @@ def loss_evaluation(
                 part = trainer.objective(trainer.backend.model, batch, counts)
             for name, total in part.sums.items():
                 sums[name] = sums.get(name, 0.0) + total.item()
+        _refuse_not_finite(sums)
         metrics = {f"eval/{name.replace('/', '_')}": value for name, value in sums.items()}
         correct = metrics.pop("eval/correct_pairs", None)
         if correct is not None:
@@ -101,3 +107,13 @@ def loss_evaluation(
         return metrics, []
 
     return run
+
+
+def _refuse_not_finite(sums: Mapping[str, float]) -> None:
+    for name, value in sums.items():
+        if not math.isfinite(value):
+            raise RunFailed(
+                f"{name} on the held-out rows is {value}.",
+                "It must be finite.",
+                "Lower the learning rate, or look at the rows of data.evaluation.",
+            )

@@ -66,8 +66,26 @@ def test_a_loss_that_is_not_finite_is_said(runs):
     assert note == "loss/policy is nan at iteration 2: it is not drawn."
 
 
+def test_numbers_beyond_all_bounds_are_damage(runs):
+    folder = runs.write("huge", samples=[runs.sample(1, "p", "r")])
+    digits = "9" * 400
+    with (folder / "metrics.jsonl").open("a") as file:
+        file.write(f'{{"iteration": {digits}, "kl/mean": 1}}\n')
+        file.write(f'{{"iteration": 9, "kl/mean": {digits}}}\n')
+    with (folder / "samples.jsonl").open("a") as file:
+        file.write(f'{{"iteration": 2, "prompt": "p", "response": "r", "reward": {digits}}}\n')
+        file.write('{"iteration": Infinity, "prompt": "p", "response": "r"}\n')
+        file.write('{"iteration": 2, "prompt": "p", "response": "r", "reward_parts": [1]}\n')
+    record = read_run(folder)
+    assert record.metrics[-1] == {"iteration": 9}
+    assert len(record.answers) == 1
+    assert len(record.notes) == 4
+
+
 @pytest.mark.parametrize("name", ["plan.json", "environment.json", "timeline.json", "config.yaml"])
-@pytest.mark.parametrize("content", ['{"traceEvents": [', "- 1\n- 2\n", "[1, 2]"])
+@pytest.mark.parametrize(
+    "content", ['{"traceEvents": [', "- 1\n- 2\n", "[1, 2]", "[" * 5000, "!!int x", "\x01"]
+)
 def test_a_damaged_file_becomes_a_note(runs, name, content):
     folder = runs.write_whole()
     (folder / name).write_text(content)

@@ -22,6 +22,8 @@ from flexrlhf.runtime.machine import physical_cores
         ("auto", {"OMP_NUM_THREADS": "4,2"}, 4),
         ("auto", {"OMP_NUM_THREADS": "many"}, physical_cores()),
         ("auto", {"OMP_NUM_THREADS": "0"}, physical_cores()),
+        ("auto", {"OMP_NUM_THREADS": "100000"}, physical_cores()),
+        ("auto", {"OMP_NUM_THREADS": "9" * 5000}, physical_cores()),
         ("auto", {}, physical_cores()),
     ],
 )

@@ -78,7 +78,14 @@ def read_trace(path: Path) -> dict[str, Timeline]:
                 track = tracks[event["pid"], event["tid"]]
                 timelines[event["pid"]].append(_read_span(event, track))
         return {args["name"]: timelines[pid] for pid, args in processes.items()}
-    except (ValueError, KeyError, TypeError) as error:
+    except (
+        AttributeError,
+        LookupError,
+        OverflowError,
+        RecursionError,
+        TypeError,
+        ValueError,
+    ) as error:
         raise DataError(
             f"{path} is not a whole trace of this program: {error!r}.",
             "A run writes it as timeline.json.",
