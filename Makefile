@@ -50,7 +50,7 @@ check: lint types contracts
 	$(BIN)/pytest -q -n 2 tests/unit
 
 test: lint types contracts
-	OMP_NUM_THREADS=1 $(BIN)/pytest -q -n 2 --dist worksteal -m "not chaos"
+	OMP_NUM_THREADS=1 $(BIN)/pytest -q -n 2 --dist worksteal
 
 chaos: $(VENV)/.dev
 	OMP_NUM_THREADS=1 $(BIN)/pytest -q -m chaos
