@@ -21,6 +21,7 @@ from flexrlhf.planning.placement.plan import Plan, plans_document
 if TYPE_CHECKING:
     from flexrlhf.runtime.datasets import RunData
     from flexrlhf.runtime.loop import Listener
+    from flexrlhf.runtime.prompt_file import PromptContent
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,10 +184,21 @@ def summary(run_dir: Path | str) -> str:
     return summary_text(read_run(run_dir))
 
 
+def read_prompts(file: Path | str) -> list[PromptContent]:
+    """Returns the prompts in a file: column `prompt` of each row of a .jsonl, else a line each.
+
+    Raises:
+        ConfigError: the file is missing, not readable as text, or without prompts.
+    """
+    from flexrlhf.runtime import prompt_file
+
+    return prompt_file.read_prompts(Path(file))
+
+
 def generate(
     source: Path | str,
     *,
-    prompts: Sequence[str],
+    prompts: Sequence[PromptContent],
     max_new_tokens: int | None = None,
     temperature: float = 1.0,
     seed: int = 0,
@@ -194,7 +206,8 @@ def generate(
     """Returns each prompt with the answer of a run's or folder's policy.
 
     Raises:
-        ConfigError: there is no such model, or a prompt is too long for it.
+        ConfigError: there is no such model, it cannot compute, a prompt is not one or is too long
+            for it, or the temperature is out of range.
     """
     from flexrlhf.runtime.answering import answers
 

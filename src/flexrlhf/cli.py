@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Sequence
+from io import TextIOWrapper
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from flexrlhf.core.errors import ConfigError, EngineMissing, FlexError, PlanError
+
+if TYPE_CHECKING:
+    from flexrlhf.app import PromptContent
 
 cli = typer.Typer(
     name="flexrlhf",
@@ -32,6 +37,9 @@ StrategyOption = Annotated[
 
 def main() -> None:
     """Runs the command line; exit status 2 is the user's input, 1 a run that failed."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):  # answers may hold what a terminal cannot show
+            stream.reconfigure(errors="backslashreplace")
     try:
         cli(standalone_mode=True)
     except (ConfigError, PlanError, EngineMissing) as error:
@@ -135,28 +143,29 @@ def generate(
         typer.echo(answer)
 
 
-def _prompts(prompt: str | None, file: Path | None) -> list[str]:
-    """Returns one prompt, or those of a file: a line each, or a `prompt` in each jsonl row."""
-    if (prompt is None) == (file is None):
-        raise ConfigError(
-            "generate needs prompts.", "Either --prompt or --prompts.", "Give one of the two."
-        )
-    if prompt is not None:
+def _prompts(prompt: str | None, file: Path | None) -> Sequence[PromptContent]:
+    from flexrlhf import app
+
+    if prompt is not None and file is None:
+        if not _is_text(prompt):
+            raise ConfigError(
+                f"--prompt {prompt!a} is not text.", "A prompt is UTF-8.", "Correct its encoding."
+            )
         return [prompt]
-    assert file is not None
-    if not file.is_file():
-        raise ConfigError(f"There is no file {file}.", "", "Correct --prompts.")
-    lines = [line for line in file.read_text(encoding="utf-8").split("\n") if line.strip()]
-    if file.suffix != ".jsonl":
-        return lines
+    if file is not None and prompt is None:
+        return app.read_prompts(file)
+    raise ConfigError(
+        "generate needs prompts.", "Either --prompt or --prompts.", "Give one of the two."
+    )
+
+
+def _is_text(argument: str) -> bool:
+    """Says whether an argument was UTF-8; Python keeps other bytes as halves of characters."""
     try:
-        return [str(json.loads(line)["prompt"]) for line in lines]
-    except (ValueError, KeyError, TypeError) as error:
-        raise ConfigError(
-            f"{file} has a row without a prompt: {error!r}.",
-            'Each line is an object such as {"prompt": "..."}.',
-            "Correct the file.",
-        ) from error
+        argument.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 @cli.command()

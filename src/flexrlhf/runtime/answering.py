@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -11,13 +12,16 @@ from torch import nn
 
 from flexrlhf.config.loading import load_saved_config
 from flexrlhf.core.errors import ConfigError
+from flexrlhf.learning.data.experience import Prompt
 from flexrlhf.learning.data.prompts import load_prompts
 from flexrlhf.learning.models.loading import load_policy, load_tokenizer
 from flexrlhf.learning.models.sizes import max_positions
+from flexrlhf.learning.models.soundness import check_soundness
 from flexrlhf.learning.models.source import ModelSource
 from flexrlhf.learning.rollout.engines import build_engine
 from flexrlhf.learning.rollout.protocol import Sampling
 from flexrlhf.runtime.generation import Generator, end_tokens
+from flexrlhf.runtime.prompt_file import PromptContent
 
 DEFAULT_NEW_TOKENS: Final = 128
 UNLIMITED: Final = 1 << 20
@@ -54,7 +58,7 @@ def _trained_form(folder: Path) -> dict[str, Any] | None:
 
 def answers(
     source: Path,
-    prompts: Sequence[str],
+    prompts: Sequence[PromptContent],
     *,
     max_new_tokens: int | None,
     temperature: float,
@@ -67,27 +71,30 @@ def answers(
 
     Args:
         source: a run folder, a model folder, or a GGUF file.
-        prompts: texts.
+        prompts: texts or conversations.
         max_new_tokens: the longest answer; None is 128, or what the model has room for.
         temperature: 0 takes the most likely token.
         seed: of the sampling.
 
     Raises:
-        ConfigError: there is no such model, or a prompt is too long for it.
+        ConfigError: there is no such model, it cannot compute, a prompt is not one or is too long
+            for it, or the temperature is out of range.
     """
+    _check_temperature(temperature)
     folder = policy_folder(source)
     model_source = ModelSource(path=str(folder))
     tokenizer = load_tokenizer(model_source)
     model = load_policy(model_source)
+    check_soundness(str(folder), model)
     nn.Module.to(model, "cuda" if torch.cuda.is_available() else "cpu")
     positions = max_positions(model) or UNLIMITED
     rows = load_prompts(
         [{"prompt": prompt} for prompt in prompts],
         tokenizer,
-        max_prompt_tokens=max(1, positions - (max_new_tokens or 1)),
-        **(_trained_form(folder) or {"chat": "always" if tokenizer.chat_template else "never"}),
+        max_prompt_tokens=UNLIMITED,
+        **(_trained_form(folder) or {"chat": "always" if tokenizer.chat_template else "auto"}),
     )
-    room = positions - max(len(row.tokens) for row in rows)
+    room = _room(rows, positions, max_new_tokens or 1)
     sampling = Sampling(
         max_new_tokens=max_new_tokens or min(DEFAULT_NEW_TOKENS, room),
         temperature=temperature or 1.0,
@@ -97,4 +104,31 @@ def answers(
     )
     generator = Generator(build_engine("native", model), tokenizer, torch.float32)
     samples = generator.answer(list(enumerate(rows)), 1, sampling)
-    return [(prompt, sample.text) for prompt, sample in zip(prompts, samples, strict=True)]
+    return [(_asked(prompt), sample.text) for prompt, sample in zip(prompts, samples, strict=True)]
+
+
+def _asked(prompt: PromptContent) -> str:
+    return prompt if isinstance(prompt, str) else str(prompt[-1]["content"])
+
+
+def _check_temperature(temperature: float) -> None:
+    if not 0 <= temperature < math.inf:  # nor nan
+        raise ConfigError(
+            f"The temperature {temperature} is out of range.",
+            "Right: 0 for the most likely token, or a number above, mostly 1.",
+            "Correct --temperature.",
+        )
+
+
+def _room(rows: Sequence[Prompt], positions: int, max_new_tokens: int) -> int:
+    """Returns the tokens that are left for an answer to any of the prompts."""
+    longest = max(rows, key=lambda row: len(row.tokens))
+    room = positions - len(longest.tokens)
+    if room < max_new_tokens:
+        raise ConfigError(
+            f"Prompt {longest.index + 1} has {len(longest.tokens)} tokens, and its answer may have "
+            f"{max_new_tokens}; the model reads {positions}.",
+            "Prompt and answer together must fit.",
+            "Shorten the prompt, or lower --max-new-tokens.",
+        )
+    return room

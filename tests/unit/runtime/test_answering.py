@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 from pathlib import Path
 
@@ -87,3 +88,30 @@ def test_a_runs_policy_gets_its_prompts_as_in_training(tmp_path, make_document, 
                 answers(run, ["red green"], **options)
         else:
             answers(run, ["red green"], **options)
+
+
+@pytest.mark.parametrize(
+    ("prompts", "changes", "said"),
+    [
+        (
+            ["red " * 70],
+            {},
+            "Prompt 1 has 70 tokens, and its answer may have 4; the model reads 32",
+        ),
+        (["red", "red " * 31], {"max_new_tokens": 2}, "Prompt 2 has 31 tokens"),
+        (["red"], {"max_new_tokens": 32}, "Prompt 1 has 1 tokens, and its answer may have 32"),
+        ([""], {}, "the prompt '' has no tokens"),
+        ([5], {}, "holds '5'"),
+        ([None], {}, "holds 'None'"),
+        ([[{"role": "user", "content": "red?"}]], {}, "no chat template"),
+        (["red"], {"temperature": -1.0}, "temperature -1.0 is out of range"),
+        (["red"], {"temperature": math.nan}, "temperature nan is out of range"),
+        (["red"], {"temperature": math.inf}, "temperature inf is out of range"),
+    ],
+)
+def test_what_cannot_be_answered_is_said(model_folder, prompts, changes, said):
+    options = {"max_new_tokens": 4, "temperature": 1.0, "seed": 0} | changes
+    with pytest.raises(ConfigError) as caught:
+        answers(model_folder, prompts, **options)
+    assert said in caught.value.wrong
+    assert all((caught.value.right, caught.value.do))
