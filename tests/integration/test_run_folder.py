@@ -107,7 +107,7 @@ def check_description(folder: Path) -> None:
     (entry,) = plan["plans"]
     assert (entry["rank"], entry["strategy"], entry["feasible"]) == (1, "colocated", True)
     environment = json.loads((folder / "environment.json").read_text())
-    assert environment["packages"]["torch"] == torch.__version__
+    assert torch.__version__.split("+")[0] == environment["packages"]["torch"].split("+")[0]
     assert environment["threads"]["torch"] == 1
     assert environment["command"]
     assert "begins" in (folder / "log.txt").read_text()
