@@ -15,6 +15,7 @@ from flexrlhf.config.loading import dump_config, load_config, request_of
 from flexrlhf.config.resolution import batch_sizes, resolve, spec_of, with_threads
 from flexrlhf.config.schema import RunConfig
 from flexrlhf.core.errors import FlexError, RunFailed
+from flexrlhf.core.plugins import require_package
 from flexrlhf.planning.placement.one_device import one_device_plan
 from flexrlhf.planning.placement.plan import Plan, plans_document
 
@@ -77,10 +78,12 @@ def train(
 
     Raises:
         ConfigError: the input is wrong; nothing was started.
+        EngineMissing: a package that training needs is not installed.
         FlexError: the run failed; what was finished is in the run folder.
     """
     config = resolve(config)
     require_files(config)
+    _require_packages("Training")
     from flexrlhf.runtime import environment, run_folder
     from flexrlhf.runtime.run_log import logged
 
@@ -106,14 +109,26 @@ def train(
 def train_with_progress(
     config: RunConfig, *, run_dir: Path | None = None, resume: bool = False
 ) -> RunResult:
-    """Trains as `train` does, with progress on standard error."""
+    """Trains as `train` does, with progress on standard error.
+
+    Raises:
+        RunFailed: also where the user interrupts the run.
+    """
     from rich.console import Console
 
     from flexrlhf.report.progress import RunProgress
+    from flexrlhf.runtime.run_folder import default_folder
 
+    folder = run_dir or default_folder(_name(config))
     progress = RunProgress(Console(stderr=True))
     try:
-        return train(config, run_dir=run_dir, resume=resume, listener=progress)
+        return train(config, run_dir=folder, resume=resume, listener=progress)
+    except KeyboardInterrupt as interrupt:
+        raise RunFailed(
+            "The run was interrupted.",
+            f"What it had finished is in {folder}.",
+            f"To go on, give the same command with --run-dir {folder} --resume.",
+        ) from interrupt
     finally:
         progress.close()
 
@@ -125,6 +140,7 @@ def dry_run(config: RunConfig) -> str:
         ConfigError: the input is wrong.
     """
     require_files(config)
+    _require_packages("A dry run")
     from flexrlhf.runtime import stages
 
     plans = _plans(config)
@@ -190,6 +206,7 @@ def read_prompts(file: Path | str) -> list[PromptContent]:
     Raises:
         ConfigError: the file is missing, not readable as text, or without prompts.
     """
+    _require_packages("Generating")
     from flexrlhf.runtime import prompt_file
 
     return prompt_file.read_prompts(Path(file))
@@ -209,6 +226,7 @@ def generate(
         ConfigError: there is no such model, it cannot compute, a prompt is not one or is too long
             for it, or the temperature is out of range.
     """
+    _require_packages("Generating")
     from flexrlhf.runtime.answering import answers
 
     return answers(
@@ -231,6 +249,16 @@ def doctor() -> tuple[str, bool]:
         for finding in findings
     ]
     return "\n".join(lines), all(finding.status != "error" for finding in findings)
+
+
+def _require_packages(needed_by: str) -> None:
+    """Checks that what comes with `flexrlhf[train]` is installed, since planning needs none of it.
+
+    Raises:
+        EngineMissing: something is not.
+    """
+    for package in ("torch", "transformers", "safetensors"):
+        require_package(package, needed_by=needed_by)
 
 
 def _plans(config: RunConfig) -> list[Plan]:

@@ -73,7 +73,7 @@ def require_package(package: str, *, needed_by: str) -> None:
 def _missing(package: str, needed_by: str) -> EngineMissing:
     return EngineMissing(
         f"{needed_by} needs the package {package!r}, which is not installed.",
-        "",
+        "Planning and reports work without the optional packages; all else needs some.",
         f"Install it: pip install {_install_target(package)}",
     )
 

@@ -55,8 +55,9 @@ def opened(folder: Path, *, resume: bool) -> Iterator[Path]:
             ) from error
         try:
             yield folder
-        except (ConfigError, PlanError, EngineMissing):
-            if not resume:  # nothing was started, so nothing stays
+        except (ConfigError, PlanError, EngineMissing, KeyboardInterrupt) as error:
+            is_nothing = not isinstance(error, KeyboardInterrupt) or _has_only_begun(folder)
+            if is_nothing and not resume:  # nothing was started, so nothing stays
                 _empty(folder)
                 for path in made:
                     path.rmdir()

@@ -299,3 +299,17 @@ def test_a_damaged_config_says_so(tmp_path, make_config):
     (tmp_path / "config.yaml").write_text("algorithm: {name: ppo")
     with pytest.raises(ConfigError, match=r"config\.yaml"):
         resumed_config(make_config(), tmp_path)
+
+
+@pytest.mark.parametrize("has_begun", [False, True])
+def test_an_interrupt_leaves_what_has_begun_and_nothing_else(tmp_path, has_begun):
+    def begin_and_interrupt() -> None:
+        with opened(tmp_path / "run", resume=False):
+            (tmp_path / "run" / "log.txt").write_text("begun")
+            if has_begun:
+                (tmp_path / "run" / "config.yaml").write_text("algorithm: {name: sft}")
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        begin_and_interrupt()
+    assert names(tmp_path) == (["run"] if has_begun else [])
