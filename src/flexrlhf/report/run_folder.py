@@ -14,8 +14,9 @@ from flexrlhf.report.answers import Answer, read_answers
 from flexrlhf.report.run_files import read_json, read_json_lines, read_text, read_yaml
 
 _LOG_LINES = 200
-_LARGEST = 1 << 62
-"""Whole numbers beyond this are damage; some do not even fit into a float."""
+_LAST_ITERATION = 1 << 62
+_LARGEST_DRAWN = 1e100
+"""Numbers beyond these are damage; axes cannot show them, and some do not even fit into a float."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +147,7 @@ def _read_metrics(path: Path, notes: list[str]) -> tuple[Mapping[str, float], ..
     lines: dict[int, Mapping[str, float]] = {}
     for row in read_json_lines(path, notes):
         iteration = row.get("iteration")
-        if not isinstance(iteration, int) or abs(iteration) > _LARGEST:
+        if not isinstance(iteration, int) or abs(iteration) > _LAST_ITERATION:
             notes.append(f"{path.name}: a line without `iteration` was left out.")
             continue
         numbers = {key: value for key, value in row.items() if _is_number(value)}
@@ -162,7 +163,8 @@ def _read_metrics(path: Path, notes: list[str]) -> tuple[Mapping[str, float], ..
 def _is_number(value: object) -> bool:
     if isinstance(value, bool) or not isinstance(value, int | float):
         return False
-    return isinstance(value, float) or abs(value) <= _LARGEST
+    is_said = isinstance(value, float) and not math.isfinite(value)  # in a note
+    return is_said or abs(value) <= _LARGEST_DRAWN
 
 
 def _read_timelines(path: Path, notes: list[str]) -> Mapping[str, Timeline]:

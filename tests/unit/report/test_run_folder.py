@@ -71,7 +71,7 @@ def test_numbers_beyond_all_bounds_are_damage(runs):
     digits = "9" * 400
     with (folder / "metrics.jsonl").open("a") as file:
         file.write(f'{{"iteration": {digits}, "kl/mean": 1}}\n')
-        file.write(f'{{"iteration": 9, "kl/mean": {digits}}}\n')
+        file.write(f'{{"iteration": 9, "kl/mean": {digits}, "reward/mean": 1e308}}\n')
     with (folder / "samples.jsonl").open("a") as file:
         file.write(f'{{"iteration": 2, "prompt": "p", "response": "r", "reward": {digits}}}\n')
         file.write('{"iteration": Infinity, "prompt": "p", "response": "r"}\n')
