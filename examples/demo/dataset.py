@@ -7,7 +7,7 @@ import random
 from collections.abc import Iterable
 from pathlib import Path
 
-from language import VOCABULARY, true_score, write_answer, write_prompt
+from language import VOCABULARY, garble, true_score, write_answer, write_prompt
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
@@ -41,10 +41,15 @@ def _supervised_row(generator: random.Random) -> dict[str, str]:
 
 
 def _preference_row(generator: random.Random) -> dict[str, str]:
-    """Returns two answers of different worth, the better one as `chosen`."""
+    """Returns two answers of different worth, the better one as `chosen`.
+
+    Some answers are garbled: a reward model that never saw a broken sentence would not mind one.
+    """
     prompt = write_prompt(generator)
     while True:
         answers = [write_answer(prompt, generator) for _ in range(2)]
+        if generator.random() < 0.4:
+            answers[0] = garble(answers[generator.randrange(2)], generator)
         worse, better = sorted(answers, key=lambda answer: true_score(prompt, answer))
         if true_score(prompt, worse) < true_score(prompt, better):
             return {"prompt": prompt, "chosen": better, "rejected": worse}

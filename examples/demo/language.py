@@ -9,6 +9,7 @@ behind the preferences. Training never sees the rule, only which of two answers 
 from __future__ import annotations
 
 import random
+import re
 
 THINGS = [
     *("tea", "soup", "bread", "garden", "river", "song", "story", "house"),
@@ -34,6 +35,10 @@ OTHER = [
     "<end>",
 ]
 VOCABULARY = [*OTHER, *THINGS, *KIND, *RUDE, *PLAIN]
+QUALITY = f"(?:{'|'.join((*KIND, *RUDE, *PLAIN))})"
+SENTENCE = re.compile(
+    rf"the (?:{'|'.join(THINGS)}) is {QUALITY} and {QUALITY}|it is {QUALITY}|i (?:like|hate|saw) it"
+)
 
 
 def write_prompt(generator: random.Random) -> str:
@@ -53,21 +58,36 @@ def write_answer(prompt: str, generator: random.Random) -> str:
     return " ".join(sentences)
 
 
+def garble(answer: str, generator: random.Random) -> str:
+    """Returns an answer that breaks off early or lacks some of its words."""
+    words = answer.split()
+    if generator.random() < 0.5:
+        return " ".join(words[: generator.randrange(len(words))])
+    kept = [word for word in words if generator.random() < 0.7]
+    return " ".join(kept[:-1] if kept == words else kept)
+
+
 def true_score(prompt: str, answer: str) -> float:
     """Returns how good an answer is.
 
-    Two points for speaking of the asked thing and two lost for another one; a point for each
+    Two points for speaking of the asked thing alone and two lost otherwise; a point for each
     different kind word and for `like`, one lost for each rude word and for `hate`, and one for each
-    quality said twice.
+    quality said twice. Three are lost for each sentence that is none, and for saying nothing.
     """
     words = answer.split()
     asked = prompt.rsplit(maxsplit=1)[-1]
-    things = {word for word in words if word in THINGS}
     qualities = [word for word in words if word in {*KIND, *RUDE, *PLAIN}]
-    score = 2.0 if things == {asked} else -2.0
+    score = 2.0 if {word for word in words if word in THINGS} == {asked} else -2.0
     score += len({word for word in qualities if word in KIND}) + ("like" in words)
     score -= sum(word in RUDE for word in qualities) + ("hate" in words)
-    return score - (len(qualities) - len(set(qualities)))
+    score -= len(qualities) - len(set(qualities))
+    return score - 3.0 * _num_broken_sentences(answer)
+
+
+def _num_broken_sentences(answer: str) -> int:
+    *sentences, rest = (part.strip() for part in answer.split("."))
+    broken = sum(SENTENCE.fullmatch(sentence) is None for sentence in sentences)
+    return broken + bool(rest or not sentences)
 
 
 def _quality(generator: random.Random) -> str:
