@@ -14,7 +14,7 @@ from flexrlhf.config.files import require_files
 from flexrlhf.config.loading import dump_config, load_config, request_of
 from flexrlhf.config.resolution import batch_sizes, resolve, spec_of, with_threads
 from flexrlhf.config.schema import RunConfig
-from flexrlhf.core.errors import FlexError, RunFailed
+from flexrlhf.core.errors import ConfigError, FlexError, RunFailed
 from flexrlhf.core.plugins import require_package
 from flexrlhf.planning.placement.one_device import one_device_plan
 from flexrlhf.planning.placement.plan import Plan, plans_document
@@ -71,7 +71,7 @@ def train(
 
     Args:
         config: what to do.
-        plan: where to run it; the best one if not given.
+        plan: where to run it; the best one if not given. A run of stages finds its own.
         run_dir: the run folder; `runs/ALGORITHM-TIME` if not given.
         resume: go on in a folder of an interrupted run.
         listener: hears how the run goes on.
@@ -82,12 +82,18 @@ def train(
         FlexError: the run failed; what was finished is in the run folder.
     """
     config = resolve(config)
+    if plan is not None and config.stages:
+        raise ConfigError(
+            "One plan was given for a run of several stages.",
+            "Each stage has a plan of its own.",
+            "Leave plan out, or train the stages one by one.",
+        )
     require_files(config)
     _require_packages("Training")
     from flexrlhf.runtime import environment, run_folder
     from flexrlhf.runtime.run_log import logged
 
-    plans = [plan] if plan is not None and not config.stages else _plans(config)
+    plans = [plan] if plan is not None else _plans(config)
     folder = Path(run_dir) if run_dir else run_folder.default_folder(_name(config))
     with run_folder.opened(folder, resume=resume), logged(folder):
         config = run_folder.resumed_config(config, folder) if resume else config

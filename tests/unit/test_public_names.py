@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import flexrlhf
+from flexrlhf.core.errors import ConfigError
 
 HEAVY = ("torch", "transformers", "datasets", "safetensors", "pandas", "pyarrow", "plotly", "ray")
 _LOADED = f"""
@@ -97,3 +98,15 @@ def test_reading_a_config_and_planning_load_nothing_heavy(tmp_path):
 def test_the_command_that_is_installed():
     entry_points = metadata.entry_points(group="console_scripts", name="flexrlhf")
     assert [entry.value for entry in entry_points] == ["flexrlhf.cli:main"]
+
+
+def test_one_plan_is_no_plan_for_several_stages(tmp_path: Path):
+    stage = {"algorithm": {"name": "sft"}, "model": {"actor": {"path": "models/actor"}}}
+    document = {
+        "stages": [{"name": "sft", **stage, "data": {"supervised": {"path": "rows.jsonl"}}}]
+    }
+    (tmp_path / "run.yaml").write_text(json.dumps(document))
+    config = flexrlhf.load_config(tmp_path / "run.yaml")
+    (plan,) = flexrlhf.plan(config)
+    with pytest.raises(ConfigError, match="Each stage has a plan of its own"):
+        flexrlhf.train(config, plan)
