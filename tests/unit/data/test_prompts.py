@@ -163,3 +163,20 @@ def test_conversation_that_the_template_refuses_names_its_row(make_tokenizer):
 def test_a_template_that_does_not_work_is_refused(make_tokenizer, wrong):
     with pytest.raises(DataError, match="Row 0: the chat template refuses the conversation"):
         load_prompts([{"prompt": ASKED}], make_tokenizer(chat_template=wrong), max_prompt_tokens=9)
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        {"role": "user"},
+        {"content": "two"},
+        {"role": "user", "content": None},
+        {"role": "user", "content": 5},
+        {"role": 5, "content": "two"},
+        "two",
+        None,
+    ],
+)
+def test_a_message_that_a_template_would_misread_is_refused(chat_tokenizer, message):
+    with pytest.raises(DataError, match="Row 0 has a message without role or content"):
+        load_prompts([{"prompt": [message]}], chat_tokenizer, max_prompt_tokens=9)

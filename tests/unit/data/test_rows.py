@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import os
 
 import datasets
 import pyarrow as pa
@@ -56,6 +57,13 @@ def test_folder_of_files(tmp_path):
     (tmp_path / "b.jsonl").write_text(json_lines(ROWS[1:]), encoding="utf-8")
     (tmp_path / "a.jsonl").write_text(json_lines(ROWS[:1]), encoding="utf-8")
     (tmp_path / "README.md").write_text("no rows")
+    assert load_rows(tmp_path) == ROWS
+
+
+def test_a_folder_is_read_without_waiting_for_what_is_no_file(tmp_path):
+    (tmp_path / "b.jsonl").write_text(json_lines(ROWS), encoding="utf-8")
+    (tmp_path / "a.jsonl").mkdir()
+    os.mkfifo(tmp_path / "c.jsonl")
     assert load_rows(tmp_path) == ROWS
 
 

@@ -79,3 +79,8 @@ def test_long_rows(plain_tokenizer):
         load_supervised(rows, plain_tokenizer, max_tokens=3)
     (example,) = load_supervised(rows, plain_tokenizer, max_tokens=3, too_long="drop")
     assert example.index == 1
+
+
+def test_an_end_token_alone_is_nothing_to_learn(plain_tokenizer):
+    with pytest.raises(DataError, match="Row 0 has nothing to learn: prompt and answer are empty"):
+        load({"prompt": "", "completion": ""}, plain_tokenizer)

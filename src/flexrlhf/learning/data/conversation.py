@@ -66,12 +66,12 @@ def as_messages(content: str | Sequence[Any], role: str, row: int) -> Messages:
     """Returns the messages that `content` holds, or plain text as one message by `role`.
 
     Raises:
-        DataError: a message has no role or no content.
+        DataError: a message has no role or no content, or one that is neither text nor parts.
     """
     if isinstance(content, str):
         return [{"role": role, "content": content}]
     for message in content:
-        if not isinstance(message, Mapping) or not {"role", "content"} <= message.keys():
+        if not isinstance(message, Mapping) or not _is_whole(message):
             raise DataError(
                 f"Row {row} has a message without role or content: {str(message)[:80]}.",
                 'A message is {"role": "user", "content": "..."}.',
@@ -82,6 +82,13 @@ def as_messages(content: str | Sequence[Any], role: str, row: int) -> Messages:
         {key: value for key, value in message.items() if key == "content" or value is not None}
         for message in content
     ]
+
+
+def _is_whole(message: Mapping[str, Any]) -> bool:
+    """Says whether a template will write what the message means; others write `None` or `5`."""
+    content = message.get("content")
+    says_something = isinstance(content, str | list) or bool(message.get("tool_calls"))
+    return isinstance(message.get("role"), str) and "content" in message and says_something
 
 
 def is_text_or_messages(value: object) -> TypeGuard[str | list[Any]]:

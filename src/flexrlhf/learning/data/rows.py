@@ -105,7 +105,7 @@ def _files_of(folder: Path, split: str | None) -> list[Path]:
 
     As on the hub, `train.jsonl` and `train-00000-of-00002.parquet` belong to split `train`.
     """
-    files = sorted(file for file in folder.iterdir() if file.suffix in ROW_FILES)
+    files = sorted(file for file in folder.iterdir() if file.suffix in ROW_FILES and file.is_file())
     of_split = [file for file in files if _split_of(file) == (split or "train")]
     if of_split or (files and split is None):
         return of_split or files

@@ -85,6 +85,12 @@ def _example(
     (answer,) = exchange.answers
     mask = [False] * len(exchange.prompt) + [True] * len(answer)
     mask[0] = False
+    if not any(mask):
+        raise DataError(
+            f"Row {index} has nothing to learn: prompt and answer are empty.",
+            "Each token is learnt from those before it, so there must be two at least.",
+            "Repair or remove the row.",
+        )
     return SupervisedExample(index, exchange.prompt + answer, tuple(mask))
 
 
