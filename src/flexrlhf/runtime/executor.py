@@ -91,8 +91,8 @@ def _failure(outcome: Outcome) -> BaseException:
     lost = WorkerLost(
         f"Task {task.name} of iteration {task.iteration + 1} failed: "
         f"{type(error).__name__}: {error}",
-        "",
-        "The stack is in the run folder's log.txt.",
+        "A task raises only errors of this program, which say what to do.",
+        "Look at the stack in the run folder's log.txt: if it is no fault of yours, report it.",
     )
     lost.__cause__ = error
     return lost

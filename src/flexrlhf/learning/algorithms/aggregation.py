@@ -66,7 +66,7 @@ def aggregate(
     raise ConfigError(
         f"Loss aggregation {mode!r} is unknown.",
         f"Known: {', '.join(AGGREGATIONS)}.",
-        nearest(mode, AGGREGATIONS),
+        nearest(mode, AGGREGATIONS) or "Choose one of these.",
     )
 
 

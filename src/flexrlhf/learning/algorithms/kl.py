@@ -69,7 +69,7 @@ def kl_estimate(
     raise ConfigError(
         f"KL estimator {estimator!r} is unknown.",
         f"Known: {', '.join(KL_ESTIMATORS)}.",
-        nearest(estimator, KL_ESTIMATORS),
+        nearest(estimator, KL_ESTIMATORS) or "Choose one of these.",
     )
 
 

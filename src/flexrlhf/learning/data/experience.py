@@ -105,7 +105,9 @@ def collate_sequences(
 ) -> Batch:
     """Pads 1-D sequences on the right into one batch; entry 0 of every mask becomes False."""
     if not tokens:
-        raise DataError("A batch needs at least one sequence.", "", "Check the data set.")
+        raise DataError(
+            "A batch has no sequences.", "It needs at least one.", "Check the data set."
+        )
     mask_BT = pad_sequence(list(masks), batch_first=True)
     mask_BT[:, 0] = False
     return Batch(

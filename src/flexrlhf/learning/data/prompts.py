@@ -89,7 +89,7 @@ def _find_column(rows: Sequence[Row], wanted: str) -> str:
         f"They have {', '.join(rows[0])}.",
         "Set data.prompts.prompt_column to the one that holds the prompt."
         if wanted == "auto"
-        else nearest(wanted, rows[0]),
+        else nearest(wanted, rows[0]) or "Correct data.prompts.prompt_column.",
     )
 
 

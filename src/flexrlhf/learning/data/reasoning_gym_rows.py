@@ -71,7 +71,7 @@ def open_task(task: str, options: Mapping[str, Any]) -> Any:
         raise DataError(
             f"The task {SCHEME}{task} has no option {unknown[0]!r}.",
             f"It has {', '.join(known)}.",
-            nearest(unknown[0], known),
+            nearest(unknown[0], known) or "Remove the option.",
         )
     try:
         dataset = create_dataset(task, **options)

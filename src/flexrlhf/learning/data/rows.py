@@ -85,7 +85,11 @@ def _read_saved_dataset(path: Path, split: str | None) -> list[Row]:
     if isinstance(saved, datasets.DatasetDict):
         return saved[_choose_split(path, list(saved), split)].to_list()
     if split is not None:
-        raise DataError(f"The data set {path} has no splits.", "", f"Remove split = {split!r}.")
+        raise DataError(
+            f"The data set {path} has no splits.",
+            "A saved DatasetDict has some.",
+            f"Remove split = {split!r}.",
+        )
     return saved.to_list()
 
 

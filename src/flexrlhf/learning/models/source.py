@@ -47,7 +47,7 @@ class ModelSource:
             raise ConfigError(
                 f"dtype = {self.dtype!r} is unknown.",
                 f"Known: {', '.join(DTYPES)}.",
-                nearest(self.dtype, DTYPES),
+                nearest(self.dtype, DTYPES) or "Choose one of these.",
             )
 
     @property

@@ -54,7 +54,9 @@ class RolePlacement:
                 "Change a degree, or the list of devices.",
             )
         if self.zero_stage not in _ZERO_STAGES:
-            raise PlanError(f"zero_stage = {self.zero_stage}.", "It is 0, 1, 2 or 3.")
+            raise PlanError(
+                f"zero_stage = {self.zero_stage}.", "It is 0, 1, 2 or 3.", "Choose one of these."
+            )
 
     def to_json(self) -> dict[str, Any]:
         """Returns the object that stands under the role's name."""
