@@ -84,7 +84,7 @@ def outcome(command, config_file, tmp_path) -> Callable[..., str]:
         ("a: &a [*a]", "an anchor contains itself"),
         ("a: " + "[" * 5000, "nested too deep"),
         ("null: 1", "None: unknown key"),
-        ("algoritm: {name: sft}", "Did you mean 'algorithm'?"),
+        ("algorithms: {name: sft}", "Did you mean 'algorithm'?"),
         ('stages: [{name: "sft\\n", algorithm: {name: sft}}]', "not a lower-case word"),
     ],
 )
@@ -143,7 +143,7 @@ def test_wrong_assignments_are_said(outcome, document, assignment, said):
         (b"", "has no rows"),
         (b" \n\n", "has no rows"),
         (b'{"prompt": "say"}\n{"prompt": \n', "line 2 is broken"),
-        (b'{"prompt": "caf\xe9"}\n', "line 1 is broken: 'utf-8' codec"),
+        (b'{"prompt": "th\xe9"}\n', "line 1 is broken: 'utf-8' codec"),
         (bytes(range(256)), "line 1 is broken"),
         (b'{"prompt": "say \\ud800"}\n', "line 1 is broken: 'utf-8' codec"),
         (b'{"prompt": "say", "n": ' + b"1" * 5000 + b"}\n", "line 1 is broken: Exceeds"),
@@ -341,7 +341,7 @@ def test_weights_that_are_no_numbers_start_nothing(outcome, document, copied, ro
         ({"vocab_size": 3}, "has ids up to 19"),
         ({"intermediate_size": 10**12}, "GB of memory"),
         ({"hiden_size": 16}, "Did you mean 'hidden_size'?"),
-        ({"model_type": "lama"}, "Did you mean 'llama'?"),
+        ({"model_type": "llamas"}, "Did you mean 'llama'?"),
         ({"max_position_embeddings": 8}, "reads at most 8"),
     ],
 )

@@ -25,7 +25,7 @@ def test_rows_may_hold_texts_and_conversations(tmp_path):
 @pytest.mark.parametrize(
     ("name", "content", "said"),
     [
-        ("prompts.txt", b"caf\xe9", "byte 3 is not UTF-8"),
+        ("prompts.txt", b"th\xe9", "byte 2 is not UTF-8"),
         ("prompts.txt", b"", "is empty"),
         ("prompts.txt", b"\n \n", "is empty"),
         ("prompts.jsonl", b"", "has no rows"),
