@@ -74,7 +74,7 @@ def read_run(path: Path | str) -> RunRecord:
     folder = Path(path)
     if not folder.is_dir():
         raise ConfigError(
-            f"Run folder {str(folder)!r} does not exist.",
+            f"Run folder {str(folder)!r} {'is a file' if folder.exists() else 'does not exist'}.",
             "A run folder is what `flexrlhf train` writes: config.yaml, metrics.jsonl and more.",
             "Give the folder that `flexrlhf train` printed.",
         )

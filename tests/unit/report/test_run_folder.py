@@ -138,3 +138,9 @@ def test_a_setting_is_found_by_its_dotted_key():
     assert setting(config, "rollout.engine") == "native"
     assert setting(config, "rollout.seed", 3) == 3
     assert setting(config, "cluster.ray", "none") == "none"
+
+
+def test_a_file_in_place_of_a_run_folder_is_called_one(tmp_path):
+    (tmp_path / "run").write_text("")
+    with pytest.raises(ConfigError, match="is a file"):
+        read_run(tmp_path / "run")
