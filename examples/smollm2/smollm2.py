@@ -12,7 +12,7 @@ import json
 import math
 import time
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -43,7 +43,8 @@ def main() -> None:
     )
     minutes = (time.monotonic() - started) / 60
     picture = write_progress_picture(result.run_dir, result.run_dir / "progress.svg")
-    print_accuracy(result.metrics)
+    assert config.data.evaluation is not None
+    print_accuracy(result.metrics, config.data.evaluation.samples)
     print(f"minutes: {minutes:.1f}\npicture: {picture}\nreport: {result.run_dir / 'report.html'}")
 
 
@@ -69,12 +70,12 @@ def write_problems() -> None:
     _write(DATA / "train.jsonl", unique[NUM_HELD_OUT:])
 
 
-def print_accuracy(metrics: Sequence[dict[str, Any]]) -> None:
-    """Prints the share of held-out problems solved, greedily, before and after."""
+def print_accuracy(metrics: Sequence[Mapping[str, Any]], count: int) -> None:
+    """Prints the share of the `count` held-out problems solved, greedily, before and after."""
     evaluated = [row for row in metrics if "eval/reward" in row]
     print("iteration  solved  95 % interval")
     for row in (evaluated[0], evaluated[-1]):
-        low, high = wilson_interval(row["eval/reward"], NUM_HELD_OUT)
+        low, high = wilson_interval(row["eval/reward"], count)
         print(f"{row['iteration']:9}  {row['eval/reward']:6.1%}  {low:.1%} to {high:.1%}")
 
 
