@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from flexrlhf.config.files import require_files
 from flexrlhf.config.loading import dump_config, load_config, request_of
-from flexrlhf.config.resolution import batch_sizes, resolve, spec_of, with_threads
+from flexrlhf.config.resolution import resolve, spec_of, with_threads
 from flexrlhf.config.schema import RunConfig
 from flexrlhf.core.errors import ConfigError, FlexError, RunFailed
 from flexrlhf.core.plugins import require_package
@@ -283,20 +283,8 @@ def _write_report(folder: Path) -> None:
 
 def _batch_words(config: RunConfig, data: RunData) -> str:
     """Returns the words for batch sizes with this run's numbers."""
-    sizes = batch_sizes(config)
-    training = config.training
-    micro_batch = (
-        f"{training.micro_batch_samples} samples"
-        if training.micro_batch_samples is not None
-        else training.micro_batch_tokens
-    )
-    words = {
-        "rows in the data set": len(data.training),
-        "prompts (or rows) per iteration": training.prompts_per_iteration,
-        "samples per iteration": sizes.samples_per_iteration,
-        "samples per mini-batch (one optimiser step)": sizes.mini_batch_samples,
-        "optimiser steps per iteration": sizes.steps_per_iteration,
-        "optimiser steps of the run": sizes.num_steps,
-        "tokens per micro-batch (one forward and backward)": micro_batch,
-    }
-    return "\n".join(f"{word:50} {value}" for word, value in words.items())
+    from flexrlhf.report.batch_words import batch_words
+
+    rows = [("rows in the data set", len(data.training))]
+    rows += [(word, value) for word, value, _ in batch_words(config.model_dump(mode="json"))]
+    return "\n".join(f"{word:32} {value}" for word, value in rows)

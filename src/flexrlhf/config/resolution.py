@@ -38,10 +38,24 @@ class BatchSizes:
     """Answers; rows for sft, pairs for reward_model."""
     mini_batch_samples: int
     """Samples per optimiser step."""
-    steps_per_iteration: int
-    """Optimiser steps, all epochs together."""
-    num_steps: int
-    """Optimiser steps of the whole run."""
+    epochs: int
+    """Passes over an iteration's samples."""
+    iterations: int
+
+    @property
+    def num_mini_batches(self) -> int:
+        """Mini-batches of an epoch."""
+        return self.samples_per_iteration // self.mini_batch_samples
+
+    @property
+    def steps_per_iteration(self) -> int:
+        """Optimiser steps, all epochs together."""
+        return self.epochs * self.num_mini_batches
+
+    @property
+    def num_steps(self) -> int:
+        """Optimiser steps of the whole run."""
+        return self.iterations * self.steps_per_iteration
 
 
 def settled(value: T | Literal["auto"]) -> T:
@@ -102,9 +116,12 @@ def batch_sizes(config: Sections) -> BatchSizes:
     """Returns the batch sizes that follow from a config."""
     samples = samples_per_iteration(config)
     given = config.training.mini_batch_samples
-    mini_batch = samples if given == "auto" else given
-    steps = config.algorithm.epochs * (samples // mini_batch)
-    return BatchSizes(samples, mini_batch, steps, steps * config.training.iterations)
+    return BatchSizes(
+        samples,
+        samples if given == "auto" else given,
+        config.algorithm.epochs,
+        config.training.iterations,
+    )
 
 
 def resolve(config: RunConfig) -> RunConfig:

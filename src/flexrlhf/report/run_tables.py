@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from flexrlhf.core.algorithm_specs import algorithm_spec
-from flexrlhf.core.errors import ConfigError
+from flexrlhf.report.batch_words import batch_words
 from flexrlhf.report.formats import format_value
 from flexrlhf.report.markup import Html, element, join, table
-from flexrlhf.report.run_folder import RunRecord, setting
+from flexrlhf.report.run_folder import RunRecord
 
 _PLAN_WORDS = {
     "devices": "devices",
@@ -43,7 +42,7 @@ def plan_table(plan: Mapping[str, Any]) -> Html | None:
 
 def batch_size_table(record: RunRecord) -> Html | None:
     """Returns the words for batch sizes with the values of this run; None where it has none."""
-    rows = [row for row in _batch_sizes(record.config) if row[1] != "–"]
+    rows = batch_words(record.config)
     return table(("word", "this run", "meaning"), rows, class_="words") if rows else None
 
 
@@ -60,79 +59,6 @@ def _plan_words(plan: Mapping[str, Any]) -> Html:
     if plan.get("bound_by"):
         words += f", bound by {plan['bound_by']}"
     return element("p", f"{words}. {plan.get('why') or ''}".strip(), class_="quiet")
-
-
-def _batch_sizes(config: Mapping[str, Any]) -> Iterable[tuple[str, str, str]]:
-    prompts = setting(config, "training.prompts_per_iteration")
-    answers = setting(config, "rollout.samples_per_prompt") if _generates(config) else 1
-    mini_batch = setting(config, "training.mini_batch_samples")
-    epochs = setting(config, "algorithm.epochs")
-    samples = _product(prompts, answers)
-    mini_batches = _quotient(samples, mini_batch)
-    if _generates(config):
-        yield "prompts per iteration", format_value(prompts), "Prompts drawn for one iteration."
-        yield (
-            "samples per prompt",
-            format_value(answers),
-            "Answers to each prompt: the group, where an algorithm compares answers.",
-        )
-    meaning = "Prompts × samples per prompt" if _generates(config) else "Rows of data, or pairs"
-    yield "samples per iteration", format_value(samples), f"{meaning}: what one iteration takes."
-    yield (
-        "mini-batch",
-        format_value(mini_batch),
-        "Samples (not prompts) of one optimiser step, over all devices.",
-    )
-    yield (
-        "mini-batches per epoch",
-        format_value(mini_batches),
-        "Samples per iteration ÷ mini-batch.",
-    )
-    yield "epochs", format_value(epochs), "Passes over the samples of an iteration."
-    yield (
-        "optimiser steps per iteration",
-        format_value(_product(mini_batches, epochs)),
-        "Mini-batches per epoch × epochs.",
-    )
-    yield from _micro_batch(config)
-
-
-def _micro_batch(config: Mapping[str, Any]) -> Iterable[tuple[str, str, str]]:
-    meaning = "What one forward and backward pass holds at once; it never changes the result."
-    for unit in ("tokens", "samples"):
-        value = setting(config, f"training.micro_batch_{unit}")
-        if value is not None:
-            yield "micro-batch", f"{format_value(value)} {unit}", meaning
-    if _generates(config):
-        limits = (("data.max_prompt_tokens", "prompt"), ("rollout.max_new_tokens", "answer"))
-        for key, what in limits:
-            value = setting(config, key)
-            words = f"{format_value(value)} tokens" if value is not None else "–"
-            yield f"longest {what}", words, f"A {what} has at most so many."
-
-
-def _generates(config: Mapping[str, Any]) -> bool:
-    """Whether the model answers prompts; an algorithm that is not known is taken to."""
-    try:
-        return algorithm_spec(str(setting(config, "algorithm.name", ""))).generates
-    except ConfigError:
-        return True
-
-
-def _product(*factors: Any) -> int | None:
-    result = 1
-    for factor in factors:
-        if not isinstance(factor, int):
-            return None
-        result *= factor
-    return result
-
-
-def _quotient(samples: int | None, mini_batch: Any) -> int | None:
-    """Mini-batches that the samples make; the last may be smaller."""
-    if samples is None or not isinstance(mini_batch, int) or mini_batch < 1:
-        return None
-    return -(-samples // mini_batch)
 
 
 def _flat(values: Mapping[str, Any], prefix: str) -> Iterable[tuple[str, Any]]:

@@ -93,9 +93,9 @@ def test_batch_sizes(ppo):
     ppo["algorithm"]["epochs"] = 2
     config = build_config(ppo)
     assert samples_per_iteration(config) == 64
-    assert batch_sizes(config) == BatchSizes(
-        samples_per_iteration=64, mini_batch_samples=16, steps_per_iteration=8, num_steps=40
-    )
+    sizes = batch_sizes(config)
+    assert sizes == BatchSizes(64, mini_batch_samples=16, epochs=2, iterations=5)
+    assert (sizes.num_mini_batches, sizes.steps_per_iteration, sizes.num_steps) == (4, 8, 40)
 
 
 def test_where_roles_come_from(ppo):
