@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -16,27 +16,23 @@ from flexrlhf.config.resolution import batch_sizes, settled, spec_of
 from flexrlhf.config.schema import RunConfig
 from flexrlhf.core.algorithm_specs import AlgorithmSpec
 from flexrlhf.core.names import Role
-from flexrlhf.learning.algorithms.kl import AdaptiveKL, FixedKL, KLController
 from flexrlhf.learning.data.collation import item_tokens
 from flexrlhf.learning.data.order import SeededOrder
-from flexrlhf.learning.models.heads import pretrained
-from flexrlhf.learning.models.source import DTYPES
-from flexrlhf.learning.rollout.engines import build_engine
-from flexrlhf.learning.rollout.protocol import Sampling
-from flexrlhf.learning.scoring.advantage import AdvantageSettings
 from flexrlhf.learning.training.one_device import OneDeviceBackend
 from flexrlhf.learning.training.optimizer import OptimizerSettings
 from flexrlhf.learning.training.step import RoleTrainer
 from flexrlhf.planning.workflow.iteration import IterationShape
 from flexrlhf.runtime.datasets import RunData
 from flexrlhf.runtime.evaluation import Evaluation, answer_evaluation, loss_evaluation
-from flexrlhf.runtime.generation import Generator, PromptDraw, end_tokens
-from flexrlhf.runtime.mini_batches import MicroBatchLimit
+from flexrlhf.runtime.item_source import ItemSource, RowSource
+from flexrlhf.runtime.micro_batch_limit import ItemLimit, MicroBatchLimit, TokenLimit
+from flexrlhf.runtime.mini_batch_steps import MiniBatchSteps, StepSettings
 from flexrlhf.runtime.objectives import objective_of
-from flexrlhf.runtime.reward_role import RewardRole, reward_functions
 from flexrlhf.runtime.role_models import RoleModels, load_roles
+from flexrlhf.runtime.rollout_launch import build_rollouts
+from flexrlhf.runtime.rollouts import Rollouts
 from flexrlhf.runtime.trial_step import measured_micro_batch_tokens
-from flexrlhf.runtime.worker import PolicyWork, Worker, WorkSettings
+from flexrlhf.runtime.worker import Worker
 
 logger = logging.getLogger(__name__)
 
@@ -66,28 +62,15 @@ def launch(config: RunConfig, data: RunData) -> Launched:
     trainers = _trainers(config, spec, roles.models)
     item = 2 * longest if spec.data == "preferences" else longest
     config = _with_measured_budget(config, spec, trainers, item)
-    limit = MicroBatchLimit(
-        max_tokens=None
-        if config.training.micro_batch_samples is not None
-        else settled(config.training.micro_batch_tokens),
-        max_items=config.training.micro_batch_samples,
-    )
-    settings = _work_settings(config, limit, item)
-    policy = (
-        _policy_work(
-            config, spec, roles, data, settings, context=trainers[spec.trained[0]].backend.autocast
-        )
-        if spec.generates
-        else None
-    )
+    limit = _limit(config)
+    context = trainers[spec.trained[0]].backend.autocast
+    source = _source(config, spec, roles, data, score_tokens=limit.tokens(item), context=context)
     worker = Worker(
-        spec,
-        settings,
         roles.models,
         trainers,
-        rows=None if spec.generates else _row_draw(config, data.training),
-        policy=policy,
-        evaluation=_evaluation(config, spec, trainers, data, policy),
+        source,
+        MiniBatchSteps(spec.data, _step_settings(config, limit), trainers, source),
+        evaluation=_evaluation(config, spec, trainers, data, source),
     )
     return Launched(worker, config, spec, _shape(config, spec, limit, item), roles.tokenizer)
 
@@ -146,14 +129,18 @@ def _with_measured_budget(
     return config.model_copy(update={"training": measured})
 
 
-def _work_settings(config: RunConfig, limit: MicroBatchLimit, longest: int) -> WorkSettings:
-    sizes = batch_sizes(config)
-    return WorkSettings(
+def _limit(config: RunConfig) -> MicroBatchLimit:
+    training = config.training
+    if training.micro_batch_samples is not None:
+        return ItemLimit(training.micro_batch_samples)
+    return TokenLimit(settled(training.micro_batch_tokens))
+
+
+def _step_settings(config: RunConfig, limit: MicroBatchLimit) -> StepSettings:
+    return StepSettings(
         seed=config.run.seed,
-        num_mini_batches=sizes.samples_per_iteration // sizes.mini_batch_samples,
-        rollout_micro_batches=config.rollout.micro_batches,
+        num_mini_batches=batch_sizes(config).num_mini_batches,
         limit=limit,
-        score_tokens=limit.max_tokens or (limit.max_items or 1) * longest,
         max_answer_tokens=config.rollout.max_new_tokens,
     )
 
@@ -165,7 +152,7 @@ def _shape(
     return IterationShape(
         num_samples=sizes.samples_per_iteration,
         rollout_micro_batches=config.rollout.micro_batches if spec.generates else 1,
-        mini_batches=sizes.samples_per_iteration // sizes.mini_batch_samples,
+        mini_batches=sizes.num_mini_batches,
         micro_batches_per_mini_batch=limit.bound(sizes.mini_batch_samples, longest),
         epochs=config.algorithm.epochs,
         sync_every=config.weights.sync_every,
@@ -173,85 +160,20 @@ def _shape(
     )
 
 
-def _row_draw(config: RunConfig, rows: Sequence[Any]) -> Callable[[int], list[Any]]:
-    order = SeededOrder(len(rows), config.run.seed)
-    count = config.training.prompts_per_iteration
-
-    def draw(iteration: int) -> list[Any]:
-        """Returns the rows of an iteration, in the order of their draw."""
-        return [rows[index] for index in order.take(iteration * count, count)]
-
-    return draw
-
-
-def _policy_work(
+def _source(
     config: RunConfig,
     spec: AlgorithmSpec,
     roles: RoleModels,
     data: RunData,
-    settings: WorkSettings,
     *,
+    score_tokens: int,
     context: Callable[[], AbstractContextManager[Any]],
-) -> PolicyWork:
-    actor = roles.models["actor"]
-    policy = pretrained(actor)
-    engine = build_engine(
-        config.rollout.engine,
-        policy,
-        max_sequences=settled(config.rollout.max_sequences),
-    )
-    dtype = next(actor.parameters()).dtype
-    algorithm = config.algorithm
-    return PolicyWork(
-        draw=PromptDraw(
-            data.training,
-            SeededOrder(len(data.training), config.run.seed),
-            config.training.prompts_per_iteration,
-            config.rollout.samples_per_prompt,
-        ),
-        generator=Generator(
-            engine, roles.tokenizer, dtype if dtype == DTYPES["float64"] else DTYPES["float32"]
-        ),
-        sampling=_sampling(config, end_tokens(policy, roles.tokenizer)),
-        reward=RewardRole(
-            roles.models.get("reward"),
-            config.reward.model_weight,
-            reward_functions(config.reward),
-            max_tokens=settings.score_tokens,
-            context=context,
-        ),
-        advantage=AdvantageSettings(
-            estimator="group" if spec.has_groups else "gae",
-            gamma=algorithm.gamma,
-            gae_lambda=algorithm.gae_lambda,
-            whiten=algorithm.whiten_advantages,
-            epsilon=settled(algorithm.advantage_epsilon),
-            scale_by_std=algorithm.scale_by_std,
-            kl_in_reward=algorithm.kl_placement == "reward",
-            kl_estimator=settled(algorithm.kl_estimator),
-        ),
-        kl=_kl_controller(config),
-    )
-
-
-def _sampling(config: RunConfig, ends: tuple[int, ...]) -> Sampling:
-    rollout = config.rollout
-    return Sampling(
-        max_new_tokens=rollout.max_new_tokens,
-        temperature=rollout.temperature,
-        top_k=rollout.top_k,
-        top_p=rollout.top_p,
-        min_new_tokens=rollout.min_new_tokens,
-        seed=config.run.seed,
-        end_tokens=ends,
-    )
-
-
-def _kl_controller(config: RunConfig) -> KLController:
-    algorithm = config.algorithm
-    if algorithm.kl_target is None:
-        return FixedKL(algorithm.kl_coef)
-    return AdaptiveKL(algorithm.kl_coef, algorithm.kl_target, algorithm.kl_horizon)
+) -> ItemSource:
+    rows = data.training
+    if spec.generates:
+        return build_rollouts(config, spec, roles, rows, score_tokens=score_tokens, context=context)
+    order = SeededOrder(len(rows), config.run.seed)
+    return RowSource(rows, order, config.training.prompts_per_iteration)
 
 
 def _evaluation(
@@ -259,19 +181,19 @@ def _evaluation(
     spec: AlgorithmSpec,
     trainers: Mapping[Role, RoleTrainer],
     data: RunData,
-    policy: PolicyWork | None,
+    source: ItemSource,
 ) -> Evaluation | None:
     section = config.data.evaluation
     if section is None:
         return None
-    if policy is not None:
+    if isinstance(source, Rollouts):
         run = answer_evaluation(
-            policy.generator,
-            policy.reward,
+            source.generator,
+            source.reward,
             data.evaluation,
             section.samples_per_prompt,
-            replace(policy.sampling, greedy=section.greedy),
-            context=trainers["actor"].backend.autocast,
+            replace(source.sampling, greedy=section.greedy),
+            context=source.context,
         )
     else:
         run = loss_evaluation(spec.data, trainers[spec.trained[0]], data.evaluation)

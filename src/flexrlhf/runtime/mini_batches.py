@@ -12,36 +12,12 @@ from dataclasses import dataclass
 from flexrlhf.learning.data.collation import (
     Item,
     item_tokens,
-    num_micro_batches,
     num_sequences,
     num_trainable_tokens,
 )
-from flexrlhf.learning.data.experience import pack_by_tokens
 from flexrlhf.learning.data.order import SeededOrder
 from flexrlhf.learning.training.objectives import GlobalCounts
-
-
-@dataclass(frozen=True, slots=True)
-class MicroBatchLimit:
-    """The size of a micro-batch: a token budget, or a fixed number of items."""
-
-    max_tokens: int | None
-    max_items: int | None = None
-
-    def bound(self, num_items: int, longest: int) -> int:
-        """Returns the most micro-batches that `num_items` items can need."""
-        if self.max_items is not None:
-            return -(-num_items // self.max_items)
-        assert self.max_tokens is not None
-        return num_micro_batches(num_items, longest=longest, max_tokens=self.max_tokens)
-
-    def cut(self, lengths: Sequence[int]) -> list[list[int]]:
-        """Returns indices into `lengths`, micro-batch by micro-batch, longest first."""
-        if self.max_items is None:
-            assert self.max_tokens is not None
-            return pack_by_tokens(lengths, max_tokens=self.max_tokens)
-        order = sorted(range(len(lengths)), key=lambda index: (-lengths[index], index))
-        return [order[i : i + self.max_items] for i in range(0, len(order), self.max_items)]
+from flexrlhf.runtime.micro_batch_limit import MicroBatchLimit
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,10 +14,11 @@ from flexrlhf.learning.data.collation import COLLATE
 from flexrlhf.learning.data.experience import Prompt, Sample
 from flexrlhf.learning.data.preferences import PreferencePair
 from flexrlhf.learning.data.supervised import SupervisedExample
-from flexrlhf.runtime.mini_batches import MicroBatchLimit, MiniBatch, cut_mini_batch, permutation
+from flexrlhf.runtime.micro_batch_limit import ItemLimit, TokenLimit
+from flexrlhf.runtime.mini_batches import MiniBatch, cut_mini_batch, permutation
 
-TOKENS = MicroBatchLimit(max_tokens=30)
-ITEMS = MicroBatchLimit(max_tokens=None, max_items=3)
+TOKENS = TokenLimit(30)
+ITEMS = ItemLimit(3)
 
 
 def answer(sample_id: int, num_response: int) -> Sample:
@@ -102,12 +103,12 @@ def test_the_counts_are_those_of_the_whole_mini_batch(samples):
 
 
 def test_a_fixed_number_of_items(samples):
-    parts = cut_all(samples, list(range(12)), 1, MicroBatchLimit(None, max_items=5))
+    parts = cut_all(samples, list(range(12)), 1, ItemLimit(5))
     assert [len(part) for part in parts[0].micro_batches] == [5, 5, 2]
 
 
 def test_a_micro_batch_that_the_packing_did_not_need_is_empty(samples):
-    (mini_batch,) = cut_all(samples, list(range(12)), 1, MicroBatchLimit(None, max_items=12))
+    (mini_batch,) = cut_all(samples, list(range(12)), 1, ItemLimit(12))
     assert mini_batch.micro_batch(0) == mini_batch.micro_batches[0]
     assert mini_batch.micro_batch(1) == ()
 
@@ -134,7 +135,7 @@ def test_a_sequence_longer_than_the_budget():
 def test_the_bound_is_never_exceeded_by_a_token_budget(lengths, slack, longer):
     """The graph is drawn with the bound before any length is known."""
     longest = max(lengths) + longer
-    limit = MicroBatchLimit(max_tokens=longest + slack)
+    limit = TokenLimit(longest + slack)
     bins = limit.cut(lengths)
     assert len(bins) <= limit.bound(len(lengths), longest)
     assert sorted(index for positions in bins for index in positions) == list(range(len(lengths)))
@@ -142,7 +143,7 @@ def test_the_bound_is_never_exceeded_by_a_token_budget(lengths, slack, longer):
 
 @given(lengths=st.lists(st.integers(1, 50), min_size=1, max_size=80), max_items=st.integers(1, 90))
 def test_the_bound_of_a_number_of_items_is_exact(lengths, max_items):
-    limit = MicroBatchLimit(None, max_items=max_items)
+    limit = ItemLimit(max_items)
     bins = limit.cut(lengths)
     assert len(bins) == limit.bound(len(lengths), longest=50)
     assert max(len(positions) for positions in bins) <= max_items

@@ -64,9 +64,9 @@ def test_kl_is_charged_in_one_place_only(
     objective, make_launched, name, options, in_loss, in_reward
 ):
     assert objective("actor", name, algorithm=options).kl_coef == in_loss
-    policy = make_launched(name, algorithm=options).worker.policy
-    assert policy.advantage.kl_in_reward is in_reward
-    assert policy.kl.coefficient == options["kl_coef"]
+    rollouts = make_launched(name, algorithm=options).worker.source
+    assert rollouts.advantage.kl_in_reward is in_reward
+    assert rollouts.kl.coefficient == options["kl_coef"]
 
 
 def test_a_critic_of_its_own(objective):

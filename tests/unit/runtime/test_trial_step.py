@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from flexrlhf.runtime import trial_step
+from flexrlhf.runtime.micro_batch_limit import ItemLimit
 from flexrlhf.runtime.trial_step import measured_micro_batch_tokens
 
 
@@ -66,4 +67,4 @@ def test_auto_is_replaced_by_what_was_measured(make_launched):
         "ppo", training={"micro_batch_tokens": "auto", "micro_batch_samples": 2}
     )
     assert samples.config.training.micro_batch_tokens == "auto"
-    assert samples.worker.settings.limit.max_items == 2
+    assert samples.worker.steps.settings.limit == ItemLimit(2)

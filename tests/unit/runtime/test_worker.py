@@ -123,7 +123,7 @@ def test_bfloat16_keeps_weights_and_the_engine_agrees_with_the_trainer(
 def test_metrics_are_those_of_the_samples(make_launched):
     launched = make_launched("grpo", rollout={"micro_batches": 3})
     (metrics,) = run(launched, range(1))
-    samples = launched.worker.samples
+    samples = launched.worker.source.samples
     assert [sample.sample_id for sample in samples] == list(range(8))
     assert metrics["samples"] == 8
     assert metrics["tokens"] == sum(sample.num_tokens for sample in samples)
@@ -146,12 +146,12 @@ def test_the_engine_generates_with_the_weights_that_the_trainer_has(make_launche
 
 def test_installing_moves_the_version_that_samples_carry(make_launched):
     launched = make_launched("grpo")
-    engine = launched.worker.policy.generator.engine
+    engine = launched.worker.source.generator.engine
     assert engine.weight_version == 0
     metrics = run(launched, range(2))
     assert [m["weights/version"] for m in metrics] == [1, 2]
     assert engine.weight_version == 2
-    assert {sample.weight_version for sample in launched.worker.samples} == {1}
+    assert {sample.weight_version for sample in launched.worker.source.samples} == {1}
 
 
 def test_generating_with_older_weights_than_the_task_needs_is_refused(make_launched):
@@ -228,7 +228,7 @@ def test_rows_are_drawn_in_the_seeded_order(make_launched):
     drawn = []
     for iteration in range(3):
         run(launched, range(iteration, iteration + 1))
-        drawn += [item.index for item in launched.worker._held.items]
+        drawn += [item.index for item in launched.worker.source.items]
     assert sorted(drawn[:6]) == sorted(drawn[6:]) == list(range(6))
 
 

@@ -1,0 +1,91 @@
+"""Where the items of an iteration come from: answers of the policy, or rows of a data set."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+from flexrlhf.learning.data.collation import Item, num_tokens
+from flexrlhf.learning.data.experience import Sample
+from flexrlhf.learning.data.order import SeededOrder
+from flexrlhf.planning.workflow.graph import Task
+from flexrlhf.runtime.measurements import Measurement, Measurements
+
+
+class ItemSource(Protocol):
+    """Carries out all tasks of an iteration up to the barrier before training."""
+
+    @property
+    def items(self) -> Sequence[Item]:
+        """What the iteration trains on, in an order of its own, once the barrier has passed."""
+        ...
+
+    @property
+    def samples(self) -> list[Sample]:
+        """The answers of the iteration in progress, in id order; empty where none are made."""
+        ...
+
+    def run(self, task: Task) -> Measurements:
+        """Carries out one task and returns what it measured."""
+        ...
+
+    def state(self) -> dict[str, Any]:
+        """Returns what a checkpoint must hold of it, as JSON values."""
+        ...
+
+    def restore_state(self, state: Mapping[str, Any]) -> None:
+        """Restores what `state` returned.
+
+        Raises:
+            CheckpointError: it is not what `state` returns.
+        """
+        ...
+
+
+class RowSource:
+    """Rows of a data set that are trained on as they are.
+
+    Args:
+        rows: all of them.
+        order: in which they are drawn.
+        per_iteration: how many are.
+    """
+
+    def __init__(self, rows: Sequence[Item], order: SeededOrder, per_iteration: int) -> None:
+        self._rows = rows
+        self._order = order
+        self._per_iteration = per_iteration
+        self._items: Sequence[Item] = ()
+
+    @property
+    def items(self) -> Sequence[Item]:
+        """The rows of the iteration in progress."""
+        return self._items
+
+    @property
+    def samples(self) -> list[Sample]:
+        """None: nothing is generated."""
+        return []
+
+    def run(self, task: Task) -> Measurements:
+        """Draws the rows of an iteration."""
+        if task.operation != "prepare":
+            raise ValueError(f"Rows are drawn, not more: {task}.")
+        first = task.iteration * self._per_iteration
+        self._items = [self._rows[i] for i in self._order.take(first, self._per_iteration)]
+        return counts_of(self._items)
+
+    def state(self) -> dict[str, Any]:
+        """Nothing: the iteration's number alone says which rows come next."""
+        return {}
+
+    def restore_state(self, state: Mapping[str, Any]) -> None:
+        """Restores nothing."""
+
+
+def counts_of(items: Sequence[Item]) -> Measurements:
+    """Counts items and the tokens that the loop handled, padding left out."""
+    return {
+        "samples": Measurement(len(items)),
+        "tokens": Measurement(sum(num_tokens(item) for item in items)),
+    }

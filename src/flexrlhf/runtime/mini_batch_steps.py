@@ -1,0 +1,97 @@
+"""Training on the items of an iteration: gradients of micro-batches and optimiser steps."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from flexrlhf.core.algorithm_specs import DataKind
+from flexrlhf.core.names import Role
+from flexrlhf.learning.data.collation import COLLATE
+from flexrlhf.learning.training.step import RoleTrainer
+from flexrlhf.planning.workflow.graph import Task
+from flexrlhf.runtime.item_source import ItemSource
+from flexrlhf.runtime.measurements import Measurement, Measurements
+from flexrlhf.runtime.micro_batch_limit import MicroBatchLimit
+from flexrlhf.runtime.mini_batches import MiniBatch, cut_mini_batch, permutation
+
+
+@dataclass(frozen=True, slots=True)
+class StepSettings:
+    """How an iteration's items are cut into steps."""
+
+    seed: int
+    num_mini_batches: int
+    limit: MicroBatchLimit
+    max_answer_tokens: int
+
+
+class MiniBatchSteps:
+    """Carries out the training tasks of one device.
+
+    Args:
+        data: the kind of the items.
+        settings: how they are cut.
+        trainers: trained roles.
+        source: has the items of the iteration in progress.
+    """
+
+    def __init__(
+        self,
+        data: DataKind,
+        settings: StepSettings,
+        trainers: Mapping[Role, RoleTrainer],
+        source: ItemSource,
+    ) -> None:
+        self.settings = settings
+        self._collate = COLLATE[data]
+        self._trainers = trainers
+        self._source = source
+        self._cut: dict[tuple[int, int, int], MiniBatch] = {}
+        """Mini-batches of one iteration, by iteration, epoch and number."""
+
+    def run(self, task: Task) -> Measurements:
+        """Carries out one task and returns what it measured."""
+        match task:
+            case Task(
+                operation="forward_backward",
+                role=str(role),
+                epoch=int(epoch),
+                mini_batch=int(number),
+                micro_batch=int(index),
+            ):
+                self._accumulate(role, self._mini_batch(task.iteration, epoch, number), index)
+                return {}
+            case Task(
+                operation="optimizer_step",
+                role=str(role),
+                epoch=int(epoch),
+                mini_batch=int(number),
+            ):
+                mini_batch = self._mini_batch(task.iteration, epoch, number)
+                metrics = self._trainers[role].step(mini_batch.counts)
+                return {name: Measurement(value) for name, value in metrics.items()}
+            case _:
+                raise ValueError(f"No work of training: {task}.")
+
+    def _accumulate(self, role: Role, mini_batch: MiniBatch, index: int) -> None:
+        items = mini_batch.micro_batch(index)
+        if items:
+            trainer = self._trainers[role]
+            batch = self._collate(items, trainer.objective.fields)
+            trainer.accumulate(batch.to(trainer.backend.device), mini_batch.counts)
+
+    def _mini_batch(self, iteration: int, epoch: int, number: int) -> MiniBatch:
+        key = (iteration, epoch, number)
+        if key not in self._cut:
+            self._cut = {other: cut for other, cut in self._cut.items() if other[0] == iteration}
+            items = self._source.items
+            self._cut[key] = cut_mini_batch(
+                items,
+                permutation(len(items), seed=self.settings.seed, iteration=iteration, epoch=epoch),
+                number,
+                self.settings.num_mini_batches,
+                limit=self.settings.limit,
+                max_answer_tokens=self.settings.max_answer_tokens,
+            )
+        return self._cut[key]
