@@ -11,14 +11,9 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 from flexrlhf.config.section import MOST_THREADS
+from flexrlhf.core.machine import logical_cpus, memory, physical_cores
 from flexrlhf.runtime.installation import PROJECT, declared_packages, installed_version
-from flexrlhf.runtime.machine import (
-    gpus,
-    logical_cpus,
-    memory,
-    physical_cores,
-    processor_name,
-)
+from flexrlhf.runtime.machine import gpus, processor_name
 
 THREAD_VARIABLES: Final = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 

@@ -13,6 +13,7 @@ from typing import Final, Literal
 
 import numpy as np
 
+from flexrlhf.core.machine import logical_cpus, memory, physical_cores
 from flexrlhf.runtime.installation import (
     TRAIN,
     Package,
@@ -20,15 +21,7 @@ from flexrlhf.runtime.installation import (
     installed_version,
     supported_python,
 )
-from flexrlhf.runtime.machine import (
-    existing_folder,
-    free_disk_bytes,
-    gpus,
-    has_nvidia_driver,
-    logical_cpus,
-    memory,
-    physical_cores,
-)
+from flexrlhf.runtime.machine import existing_folder, free_disk_bytes, gpus, has_nvidia_driver
 
 Status = Literal["ok", "warning", "error"]
 

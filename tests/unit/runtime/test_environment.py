@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from flexrlhf.core.machine import physical_cores
 from flexrlhf.runtime.environment import describe_environment, set_threads, source_commit
-from flexrlhf.runtime.machine import physical_cores
 
 
 @pytest.mark.parametrize(

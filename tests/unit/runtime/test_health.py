@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 from packaging.specifiers import SpecifierSet
 
+from flexrlhf.core.machine import Memory
 from flexrlhf.runtime import health, installation
 from flexrlhf.runtime.installation import Package
-from flexrlhf.runtime.machine import Gpu, Memory
+from flexrlhf.runtime.machine import Gpu
 
 GIB = 2**30
 
