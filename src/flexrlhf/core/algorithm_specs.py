@@ -1,7 +1,8 @@
 """What each algorithm needs: roles, stages, data and groups.
 
 A spec is a plain value. `planning.workflow` makes the task graph of an iteration from it, the
-config is checked against it, and nothing here knows a tensor or a device.
+config is checked against it, and nothing here knows a tensor or a device. All algorithms can be
+planned; those in `BUILT` can also be trained.
 """
 
 from __future__ import annotations
@@ -9,11 +10,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from flexrlhf.core.errors import ConfigError
+from flexrlhf.core.errors import ConfigError, nearest
 from flexrlhf.core.names import ALGORITHMS, AlgorithmName, Role
 
 DataKind = Literal["prompts", "preferences", "supervised"]
 ScoreOperation = Literal["logprobs", "values", "rewards"]
+
+BUILT: Final[tuple[AlgorithmName, ...]] = ("ppo", "grpo", "sft", "reward_model")
+"""Algorithms that can be trained."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +25,7 @@ class ScoreStep:
     """One independent scoring pass over given tokens."""
 
     role: Role
+    """A label tells several models of one role apart: `names.labelled`."""
     operation: ScoreOperation
 
 
@@ -34,12 +39,14 @@ class AlgorithmSpec:
     trained: tuple[Role, ...]
     """Roles with an optimiser, in the order in which one device trains them."""
     scored: tuple[ScoreStep, ...] = ()
-    """Scoring passes; none depends on another."""
+    """Scoring passes over answers, or over given examples; none depends on another."""
     generates: bool = False
     has_groups: bool = False
     """Advantages compare the answers to one prompt, so `samples_per_prompt` must be at least 2."""
     shares_trunk: bool = False
     """Actor and critic are one trunk with two heads; `critic` is then no role of its own."""
+    functions: tuple[Role, ...] = ()
+    """Scored roles that are no model but functions, which need no accelerator."""
 
     @property
     def roles(self) -> tuple[Role, ...]:
@@ -47,28 +54,55 @@ class AlgorithmSpec:
         roles: list[Role] = [*self.trained, *(step.role for step in self.scored)]
         return tuple(dict.fromkeys(roles))
 
+    @property
+    def models(self) -> tuple[Role, ...]:
+        """Every role that holds a model, trained ones first."""
+        return tuple(role for role in self.roles if role not in self.functions)
 
-_BUILT: Final[tuple[AlgorithmName, ...]] = ("ppo", "grpo", "sft", "reward_model")
+    @property
+    def frozen(self) -> tuple[Role, ...]:
+        """The models that score and are not trained."""
+        return tuple(role for role in self.models if role not in self.trained)
+
+
+_COMPARES_GROUP: Final[dict[AlgorithmName, bool]] = {
+    "grpo": True,
+    "dr_grpo": True,
+    "rloo": True,
+    "reinforce_pp": False,
+    "reinforce_pp_baseline": True,
+    "gspo": True,
+    "dapo": True,
+}
+"""Algorithms that learn from sampled answers without a critic."""
+_FROM_PREFERENCES: Final[tuple[AlgorithmName, ...]] = ("dpo", "ipo", "kto")
+"""Algorithms that hold the actor to a frozen reference, both looking at given answers. kto takes
+the pairs apart: a chosen answer is wanted, a rejected one is not."""
 
 
 def algorithm_spec(
-    name: str, *, share_actor_critic: bool = False, uses_reference: bool = True
+    name: str,
+    *,
+    share_actor_critic: bool = False,
+    uses_reference: bool = True,
+    has_reward_model: bool = True,
 ) -> AlgorithmSpec:
     """Returns the spec of algorithm `name`.
 
     Args:
         name: one of `core.names.ALGORITHMS`.
         share_actor_critic: PPO only: one trunk with a language-model head and a value head.
-        uses_reference: False when no KL term asks for the reference model.
+        uses_reference: False when no KL term asks for the reference model. What learns from
+            preferences has one in any case.
+        has_reward_model: False when functions alone score the answers.
 
     Raises:
-        ConfigError: the name is unknown or not built yet, or the options contradict it.
+        ConfigError: the name is unknown, or the options contradict it.
     """
-    if name not in _BUILT:
-        known = name in ALGORITHMS
+    if name not in ALGORITHMS:
         raise ConfigError(
-            f"algorithm.name = {name!r} is {'planned but not built yet' if known else 'unknown'}.",
-            f"Built: {', '.join(_BUILT)}.",
+            f"algorithm.name = {name!r} is unknown. {nearest(name, ALGORITHMS)}".rstrip(),
+            f"Known: {', '.join(ALGORITHMS)}.",
             "Choose one of these.",
         )
     if share_actor_critic and name != "ppo":
@@ -81,27 +115,22 @@ def algorithm_spec(
         return AlgorithmSpec("sft", data="supervised", trained=("actor",))
     if name == "reward_model":
         return AlgorithmSpec("reward_model", data="preferences", trained=("reward",))
-    reference = (ScoreStep("reference", "logprobs"),) if uses_reference else ()
-    if name == "grpo":
-        return AlgorithmSpec(
-            "grpo",
-            data="prompts",
-            trained=("actor",),
-            scored=(ScoreStep("actor", "logprobs"), *reference, ScoreStep("reward", "rewards")),
-            generates=True,
-            has_groups=True,
-        )
-    values = () if share_actor_critic else (ScoreStep("critic", "values"),)
+    reference = ScoreStep("reference", "logprobs")
+    if name in _FROM_PREFERENCES:
+        return AlgorithmSpec(name, data="preferences", trained=("actor",), scored=(reference,))
+    has_critic = name == "ppo" and not share_actor_critic
     return AlgorithmSpec(
-        "ppo",
+        name,
         data="prompts",
-        trained=("actor",) if share_actor_critic else ("actor", "critic"),
+        trained=("actor", "critic") if has_critic else ("actor",),
         scored=(
             ScoreStep("actor", "logprobs"),
-            *values,
-            *reference,
+            *((ScoreStep("critic", "values"),) if has_critic else ()),
+            *((reference,) if uses_reference else ()),
             ScoreStep("reward", "rewards"),
         ),
         generates=True,
+        has_groups=_COMPARES_GROUP.get(name, False),
         shares_trunk=share_actor_critic,
+        functions=() if has_reward_model else ("reward",),
     )

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Final, Literal, get_args
+from collections.abc import Iterable
+from typing import Final, Literal, cast, get_args
 
 Role = Literal["actor", "critic", "reference", "reward", "shadow_actor", "shadow_critic"]
+"""What a model does in the loop. Where an algorithm has several models of one role, each is called
+by the role and a label: see `labelled`."""
 Stage = Literal["generate", "score", "advantage", "train", "sync"]
 TransferClass = Literal["collective", "experience", "weights"]
 """What a transfer carries: partial results inside a group, samples between groups, or weights."""
@@ -35,6 +38,11 @@ StrategyName = Literal[
     "hybrid_sharded",
     "tp_generation",
     "custom",
+    "deepspeed_chat",
+    "trlx",
+    "openrlhf",
+    "verl",
+    "real",
 ]
 
 ROLES: Final[tuple[Role, ...]] = get_args(Role)
@@ -42,3 +50,31 @@ STAGES: Final[tuple[Stage, ...]] = get_args(Stage)
 ALGORITHMS: Final[tuple[AlgorithmName, ...]] = get_args(AlgorithmName)
 ENGINES: Final[tuple[EngineName, ...]] = get_args(EngineName)
 STRATEGIES: Final[tuple[StrategyName, ...]] = get_args(StrategyName)
+PUBLISHED_SYSTEMS: Final[tuple[StrategyName, ...]] = (
+    "deepspeed_chat",
+    "trlx",
+    "openrlhf",
+    "verl",
+    "real",
+)
+"""Strategies that say where another system would put the roles: for planning alone."""
+SHADOWS: Final[dict[Role, Role]] = {"actor": "shadow_actor", "critic": "shadow_critic"}
+"""The copy that generates or scores in place of a trained role, on devices of its own."""
+
+
+def labelled(role: Role, label: str) -> Role:
+    """Returns the name of one of several models of `role`, as in `reward:safety`.
+
+    It stands wherever a role stands. Python has no type for such a name, hence the cast.
+    """
+    return cast("Role", f"{role}:{label}")
+
+
+def kind_of(role: Role) -> Role:
+    """Returns which of `ROLES` a role is, its label left out."""
+    return cast("Role", role.partition(":")[0])
+
+
+def in_order(roles: Iterable[Role]) -> tuple[Role, ...]:
+    """Returns roles in the order of `ROLES`; models of one role stay as they are given."""
+    return tuple(sorted(roles, key=lambda role: ROLES.index(kind_of(role))))

@@ -5,13 +5,13 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-import os
 from collections.abc import Iterable, Sequence
 from importlib.resources import files
 from pathlib import Path
 
 from plotly.offline import get_plotlyjs
 
+from flexrlhf.core.atomic_files import write_atomically
 from flexrlhf.report.charts import Figure
 from flexrlhf.report.markup import Html, element, join
 from flexrlhf.report.run_folder import RunRecord, read_run
@@ -32,9 +32,9 @@ def write_report(run_dir: Path | str) -> Path:
     """
     record = read_run(run_dir)
     for stage in record.stages:
-        _write_whole(stage.path / _PAGE_NAME, report_page(stage))
+        write_atomically(stage.path / _PAGE_NAME, report_page(stage))
     page = record.path / _PAGE_NAME
-    _write_whole(page, report_page(record))
+    write_atomically(page, report_page(record))
     return page
 
 
@@ -113,13 +113,3 @@ def _safe_json(figures: dict[str, Figure]) -> str:
 
 def _asset(name: str) -> str:
     return files("flexrlhf.report").joinpath("assets", name).read_text(encoding="utf-8")
-
-
-def _write_whole(path: Path, text: str) -> None:
-    """Writes beside the page and renames, so that a reader never meets half a page."""
-    unfinished = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        unfinished.write_text(text, encoding="utf-8")
-        unfinished.replace(path)
-    finally:
-        unfinished.unlink(missing_ok=True)

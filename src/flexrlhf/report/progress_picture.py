@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from flexrlhf.core.atomic_files import write_atomically
 from flexrlhf.core.errors import ConfigError
 from flexrlhf.report.colours import MAIN_COLOUR, ROLE_COLOURS
 from flexrlhf.report.markup import Html, element, join
@@ -46,7 +47,7 @@ def write_progress_picture(run_dir: Path | str, path: Path | str) -> Path:
     record = read_run(run_dir)
     picture = progress_picture(record.stages[-1] if record.stages else record)
     target = Path(path)
-    target.write_text(picture, encoding="utf-8")
+    write_atomically(target, picture)
     return target
 
 

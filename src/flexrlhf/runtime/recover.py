@@ -15,12 +15,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
 
+from flexrlhf.core.atomic_files import atomic_folder
 from flexrlhf.core.errors import CheckpointError, RunFailed
-from flexrlhf.learning.models.atomic_folder import atomic_folder
-from flexrlhf.learning.training.shard import disk_errors
+from flexrlhf.learning.models.tensor_files import read_tensors, write_tensors
 from flexrlhf.runtime.run_folder import write_failure
 
 FORMAT = 1
@@ -174,8 +172,7 @@ def _save_random_states(folder: Path) -> None:
     tensors = {"cpu": torch.get_rng_state()}
     if torch.cuda.is_available():
         tensors["cuda"] = torch.cuda.get_rng_state()
-    with disk_errors():
-        save_file(tensors, str(folder / "random.safetensors"))
+    write_tensors(folder / "random.safetensors", tensors)
 
 
 def _load_random_states(folder: Path) -> None:
@@ -187,9 +184,9 @@ def _load_random_states(folder: Path) -> None:
         kind, keys, position, has_gauss, cached = state["numpy"]
         np.random.set_state((kind, np.array(keys, np.uint32), position, has_gauss, cached))
         path = folder / "random.safetensors"
-        tensors = load_file(str(path))
+        tensors = read_tensors(path)
         torch.set_rng_state(tensors["cpu"])
-    except (OSError, LookupError, RuntimeError, SafetensorError, TypeError, ValueError) as error:
+    except (OSError, LookupError, RuntimeError, TypeError, ValueError) as error:
         raise _damaged(path, error) from error
     if "cuda" in tensors and torch.cuda.is_available():
         torch.cuda.set_rng_state(tensors["cuda"])

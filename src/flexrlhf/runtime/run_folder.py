@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import fcntl
 import json
-import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -14,6 +13,7 @@ from typing import Any, Final
 
 from flexrlhf.config.loading import dump_config, load_saved_config
 from flexrlhf.config.schema import RunConfig
+from flexrlhf.core.atomic_files import write_atomically
 from flexrlhf.core.errors import ConfigError, EngineMissing, PlanError, RunFailed
 
 MAY_CHANGE: Final = ("cluster", "placement", "training.iterations", "run.trackers")
@@ -123,13 +123,8 @@ def write_text(path: Path, text: str) -> None:
     Raises:
         RunFailed: the disk is full or the folder cannot be written.
     """
-    partial = path.with_name(f".{path.name}.partial")
     try:
-        with partial.open("w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        partial.rename(path)
+        write_atomically(path, text)
     except OSError as error:
         raise write_failure(path, error) from error
 

@@ -14,10 +14,10 @@ import torch
 from torch import nn
 from transformers import PreTrainedTokenizerBase
 
+from flexrlhf.core.atomic_files import atomic_folder
 from flexrlhf.core.errors import RunFailed
 from flexrlhf.core.names import Role
 from flexrlhf.learning.data.experience import Sample
-from flexrlhf.learning.models.atomic_folder import atomic_folder
 from flexrlhf.learning.models.saving import write_model
 from flexrlhf.learning.models.soundness import unusable_weight
 from flexrlhf.learning.training.memory import peak_bytes, reset_peak

@@ -11,7 +11,6 @@ from transformers import (
     AutoTokenizer,
 )
 
-from flexrlhf.learning.models.atomic_folder import atomic_folder
 from flexrlhf.learning.models.heads import SharedActorCritic
 from flexrlhf.learning.models.loading import load_policy, load_scorer
 from flexrlhf.learning.models.saving import save_model
@@ -96,23 +95,3 @@ def test_full_disk_is_an_oserror(make_source, tmp_path, monkeypatch):
     with pytest.raises(OSError, match="No space left"):
         save_model(model, None, tmp_path / "model")
     assert list(tmp_path.iterdir()) == []
-
-
-def test_failure_leaves_what_was_there(tmp_path):
-    folder = tmp_path / "model"
-    with atomic_folder(folder) as workplace:
-        (workplace / "old").touch()
-    with pytest.raises(FileNotFoundError), atomic_folder(folder) as workplace:
-        (workplace / "new" / "in a folder that is not there").touch()
-    assert [path.name for path in folder.iterdir()] == ["old"]
-    assert [path.name for path in tmp_path.iterdir()] == ["model"]
-
-
-def test_folder_that_another_wrote_meanwhile_stays(tmp_path):
-    folder = tmp_path / "model"
-    with atomic_folder(folder, replace=False) as workplace:
-        (workplace / "ours").touch()
-        folder.mkdir()
-        (folder / "theirs").touch()
-    assert [path.name for path in folder.iterdir()] == ["theirs"]
-    assert [path.name for path in tmp_path.iterdir()] == ["model"]

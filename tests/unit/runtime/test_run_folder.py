@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -194,7 +195,7 @@ def test_a_text_appears_whole(tmp_path):
 
 def test_a_text_on_a_full_disk_keeps_the_old_one(tmp_path):
     write_text(tmp_path / "a.txt", "old")
-    (tmp_path / ".a.txt.partial").symlink_to("/dev/full")
+    (tmp_path / f".a.txt.{os.getpid()}.partial").symlink_to("/dev/full")
     with pytest.raises(RunFailed, match=r"a\.txt failed: No space left"):
         write_text(tmp_path / "a.txt", "new" * 10_000)
     assert (tmp_path / "a.txt").read_text() == "old"

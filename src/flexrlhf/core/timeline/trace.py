@@ -8,11 +8,11 @@ own.
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from flexrlhf.core.atomic_files import write_atomically
 from flexrlhf.core.errors import DataError
 from flexrlhf.core.timeline.span import Span
 from flexrlhf.core.timeline.timeline import Timeline
@@ -49,15 +49,7 @@ def write_trace(path: Path, timelines: Mapping[str, Timeline]) -> None:
         for process_id, (name, timeline) in enumerate(timelines.items(), start=1)
         for event in to_trace_events(timeline, name, process_id)
     ]
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
-    try:
-        with partial.open("w", encoding="utf-8") as file:
-            json.dump({"traceEvents": events, "displayTimeUnit": "ms"}, file)
-            file.flush()
-            os.fsync(file.fileno())
-        partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)
+    write_atomically(path, json.dumps({"traceEvents": events, "displayTimeUnit": "ms"}))
 
 
 def read_trace(path: Path) -> dict[str, Timeline]:

@@ -8,8 +8,8 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from flexrlhf.core.atomic_files import atomic_folder
 from flexrlhf.core.errors import ConfigError
-from flexrlhf.learning.models.atomic_folder import atomic_folder
 from flexrlhf.learning.models.foreign_errors import complaining
 from flexrlhf.learning.models.gguf_model import gguf_field, gguf_model
 from flexrlhf.learning.models.gguf_tokenizer import gguf_tokenizer

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from flexrlhf.core.errors import ConfigError
+from flexrlhf.learning.models.tensor_files import read_tensors
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -41,12 +42,9 @@ class SharedActorCritic(nn.Module):
         Raises:
             ConfigError: the file is damaged, or belongs to another model.
         """
-        from safetensors import SafetensorError
-        from safetensors.torch import load_file
-
         try:
-            self.value_head.load_state_dict(load_file(file))
-        except (OSError, RuntimeError, SafetensorError) as error:
+            self.value_head.load_state_dict(read_tensors(file))
+        except (OSError, RuntimeError) as error:
             raise ConfigError(
                 f"The value head {file} does not fit its trunk: {error}",
                 f"It holds weight [1, {self.value_head.in_features}] and bias [1].",

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 
 from torch import nn
 
-from flexrlhf.learning.models.atomic_folder import atomic_folder
+from flexrlhf.core.atomic_files import atomic_folder
 from flexrlhf.learning.models.heads import VALUE_HEAD_FILE, SharedActorCritic, pretrained
 from flexrlhf.learning.models.quiet import quiet_transformers
+from flexrlhf.learning.models.tensor_files import disk_errors, write_tensors
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -36,17 +37,9 @@ def write_model(model: nn.Module, tokenizer: PreTrainedTokenizerBase | None, fol
     Raises:
         OSError: the disk is full, or does not take the files for another reason.
     """
-    from safetensors import SafetensorError
-    from safetensors.torch import save_file
-
-    try:
-        if isinstance(model, SharedActorCritic):
-            save_file(model.value_head.state_dict(), folder / VALUE_HEAD_FILE)
-        with quiet_transformers():
-            pretrained(model).save_pretrained(folder)
-    except SafetensorError as error:
-        # Safetensors reports a full disk in its own type.
-        raise OSError(f"{folder} cannot be written: {error}") from error
-    if tokenizer is not None:
-        with quiet_transformers():
+    if isinstance(model, SharedActorCritic):
+        write_tensors(folder / VALUE_HEAD_FILE, model.value_head.state_dict())
+    with quiet_transformers(), disk_errors():
+        pretrained(model).save_pretrained(folder)
+        if tokenizer is not None:
             tokenizer.save_pretrained(folder)

@@ -3,26 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file, load_model, save_file, save_model
+from safetensors.torch import load_model, save_model
 from torch import Tensor, nn
 
 from flexrlhf.core.errors import CheckpointError
-
-
-@contextmanager
-def disk_errors() -> Iterator[None]:
-    """Raises an OSError where safetensors cannot write, as every other writer does."""
-    try:
-        yield
-    except SafetensorError as error:
-        raise OSError(str(error)) from error
+from flexrlhf.learning.models.tensor_files import disk_errors, read_tensors, write_tensors
 
 
 def save_weights(model: nn.Module, folder: Path) -> None:
@@ -44,8 +34,9 @@ def load_weights(model: nn.Module, folder: Path) -> None:
     """
     path = folder / "weights.safetensors"
     try:
-        load_model(model, str(path), strict=True)
-    except (OSError, RuntimeError, SafetensorError) as error:
+        with disk_errors():
+            load_model(model, str(path), strict=True)
+    except (OSError, RuntimeError) as error:
         raise CheckpointError(
             f"{path} cannot be loaded: {error}",
             "It must hold the tensors of this run's model.",
@@ -69,8 +60,7 @@ def save_optimizer(
                 tensors[f"{key}:{name}"] = value.contiguous()
             else:
                 scalars.setdefault(name, {})[key] = value
-    with disk_errors():
-        save_file(tensors, str(folder / "optimizer.safetensors"))
+    write_tensors(folder / "optimizer.safetensors", tensors)
     document = {"step": step, "scalars": scalars, "tensors": _shapes(tensors)}
     (folder / "optimizer.json").write_text(json.dumps(document))
 
@@ -86,12 +76,12 @@ def load_optimizer(optimizer: torch.optim.Optimizer, model: nn.Module, folder: P
         CheckpointError: a file is missing, damaged, or names parameters that the model lacks.
     """
     try:
-        tensors = load_file(str(folder / "optimizer.safetensors"))
+        tensors = read_tensors(folder / "optimizer.safetensors")
         saved = json.loads((folder / "optimizer.json").read_text())
         step, scalars_by_name = int(saved["step"]), dict(saved["scalars"])
         if saved["tensors"] != _shapes(tensors):
             raise ValueError("its tensors are not those that were saved.")
-    except (OSError, SafetensorError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError) as error:
         raise CheckpointError(
             f"The optimiser state in {folder} cannot be read: {error}",
             "It holds both moments of every weight, as they were saved.",

@@ -1,4 +1,4 @@
-"""Folders that appear complete or not at all."""
+"""Files and folders that appear under their name complete or not at all."""
 
 from __future__ import annotations
 
@@ -6,13 +6,29 @@ import errno
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 
 
+def write_atomically(path: Path, text: str) -> None:
+    """Writes a UTF-8 file; a reader meets the old one or the new one, never half of one.
+
+    Raises:
+        OSError: the disk is full, or does not take the file for another reason; the old file stays.
+    """
+    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    try:
+        partial.write_text(text, encoding="utf-8")
+        _flush(partial)
+        partial.replace(path)
+        _flush(path.parent)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
 @contextmanager
-def atomic_folder(folder: Path, *, replace: bool = True) -> Iterator[Path]:
+def atomic_folder(folder: Path, *, replace: bool = True) -> Generator[Path]:
     """Gives a folder to write into, which becomes `folder` when the block ends without an error.
 
     Everything is on the disk before the rename. A folder that exists is replaced: between two
@@ -26,7 +42,8 @@ def atomic_folder(folder: Path, *, replace: bool = True) -> Iterator[Path]:
     try:
         new.mkdir()
         yield new
-        _flush(new)
+        for path in (*new.rglob("*"), new):
+            _flush(path)
         if replace and folder.exists():
             folder.rename(old)
         try:
@@ -34,20 +51,15 @@ def atomic_folder(folder: Path, *, replace: bool = True) -> Iterator[Path]:
         except OSError as error:
             if replace or error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
                 raise
-        _flush_entry(folder.parent)
+        _flush(folder.parent)
     finally:
         if old.exists() and not folder.exists():
             old.rename(folder)
         shutil.rmtree(workplace)
 
 
-def _flush(folder: Path) -> None:
-    for path in folder.rglob("*"):
-        _flush_entry(path)
-    _flush_entry(folder)
-
-
-def _flush_entry(path: Path) -> None:
+def _flush(path: Path) -> None:
+    """Waits until a file, or the names in a folder, are on the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
