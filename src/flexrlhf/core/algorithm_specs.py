@@ -65,16 +65,14 @@ class AlgorithmSpec:
         return tuple(role for role in self.models if role not in self.trained)
 
 
-_COMPARES_GROUP: Final[dict[AlgorithmName, bool]] = {
-    "grpo": True,
-    "dr_grpo": True,
-    "rloo": True,
-    "reinforce_pp": False,
-    "reinforce_pp_baseline": True,
-    "gspo": True,
-    "dapo": True,
-}
-"""Algorithms that learn from sampled answers without a critic."""
+_WITH_GROUPS: Final[tuple[AlgorithmName, ...]] = (
+    "grpo",
+    "dr_grpo",
+    "rloo",
+    "reinforce_pp_baseline",
+    "gspo",
+    "dapo",
+)
 _FROM_PREFERENCES: Final[tuple[AlgorithmName, ...]] = ("dpo", "ipo", "kto")
 """Algorithms that hold the actor to a frozen reference, both looking at given answers. kto takes
 the pairs apart: a chosen answer is wanted, a rejected one is not."""
@@ -130,7 +128,7 @@ def algorithm_spec(
             ScoreStep("reward", "rewards"),
         ),
         generates=True,
-        has_groups=_COMPARES_GROUP.get(name, False),
+        has_groups=name in _WITH_GROUPS,
         shares_trunk=share_actor_critic,
         functions=() if has_reward_model else ("reward",),
     )

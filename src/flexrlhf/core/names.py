@@ -28,6 +28,8 @@ AlgorithmName = Literal[
     "reward_model",
 ]
 EngineName = Literal["native", "transformers", "vllm", "sglang"]
+BuiltEngine = Literal["native", "transformers"]
+"""Engines that can generate today; the others are planned."""
 StrategyName = Literal[
     "colocated",
     "interleaved_1",
@@ -49,6 +51,7 @@ ROLES: Final[tuple[Role, ...]] = get_args(Role)
 STAGES: Final[tuple[Stage, ...]] = get_args(Stage)
 ALGORITHMS: Final[tuple[AlgorithmName, ...]] = get_args(AlgorithmName)
 ENGINES: Final[tuple[EngineName, ...]] = get_args(EngineName)
+BUILT_ENGINES: Final[tuple[BuiltEngine, ...]] = get_args(BuiltEngine)
 STRATEGIES: Final[tuple[StrategyName, ...]] = get_args(StrategyName)
 PUBLISHED_SYSTEMS: Final[tuple[StrategyName, ...]] = (
     "deepspeed_chat",

@@ -1,11 +1,13 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
-from flexrlhf.core.algorithm_specs import algorithm_spec
+from flexrlhf.core.algorithm_specs import ScoreStep, algorithm_spec
 from flexrlhf.core.errors import PlanError
+from flexrlhf.core.names import labelled
 from flexrlhf.planning.placement.one_device import one_device_plan
 from flexrlhf.planning.workflow.graph import Graph
 from flexrlhf.planning.workflow.iteration import iteration_graph
@@ -284,3 +286,50 @@ def test_a_shadow_of_a_role_that_is_not_trained_is_refused(place):
     plan = place(actor=[0], reference=[0], reward=[0], shadow_critic=[1])
     with pytest.raises(PlanError, match="without a use: shadow_critic"):
         iteration_graph(algorithm_spec("grpo"), plan, SHAPE, 0)
+
+
+@pytest.mark.parametrize("name", ["dpo", "ipo", "kto"])
+def test_the_reference_scores_given_examples_before_training(name):
+    graph = on_one_device(algorithm_spec(name), replace(SHAPE, rollout_micro_batches=1))
+    (score,) = tasks_of(graph, stage="score")
+    assert (score.name, score.role, score.weight_version) == (
+        "logprobs/reference/0",
+        "reference",
+        None,
+    )
+    assert ancestors(graph, score.name) == {"prepare"}
+    trained = tasks_of(graph, stage="train", role="actor")
+    assert len(trained) == 2 * 2 * (2 + 1)  # epochs, mini-batches, micro-batches and the step
+    assert all(score.name in ancestors(graph, task.name) for task in trained)
+    assert not tasks_of(graph, stage="sync")
+    assert graph.transfers == ()
+
+
+def test_a_reference_elsewhere_gets_the_examples_and_sends_what_a_micro_batch_needs(place):
+    spec, plan = algorithm_spec("dpo"), place(actor=[0, 1], reference=[2])
+    graph = iteration_graph(spec, plan, replace(SHAPE, rollout_micro_batches=2), 0)
+    moved = {(t.name, t.sources) for t in graph.transfers if t.target_group == "reference"}
+    assert moved == {
+        ("examples/0/actor->reference", ("prepare",)),
+        ("examples/1/actor->reference", ("prepare",)),
+    }
+    back = [t for t in graph.transfers if t.source_group == "reference"]
+    assert [t.name for t in back] == [
+        f"batch/mini{mini}/{micro}/reference->actor" for mini in (0, 1) for micro in (0, 1)
+    ]
+    assert {t.sources for t in back} == {("logprobs/reference/0", "logprobs/reference/1")}
+
+
+def test_two_reward_models_score_independently(place):
+    safety = labelled("reward", "safety")
+    spec = replace(PPO, scored=(*PPO.scored, ScoreStep(safety, "rewards")))
+    plan = place(
+        actor=[0, 1, 2], critic=[0, 1, 2], reference=[0], reward=[1], **{"reward:safety": [2]}
+    )
+    graph = iteration_graph(spec, plan, IterationShape(num_samples=6), 0)
+    scores = {task.group: task.name for task in tasks_of(graph, stage="score")}
+    assert scores["reward:safety"] == "rewards/reward:safety/0"
+    assert all(not ancestors(graph, name) & set(scores.values()) for name in scores.values())
+    (barrier,) = tasks_of(graph, is_barrier=True)
+    assert set(scores.values()) <= ancestors(graph, barrier.name)
+    assert Graph.from_json(json.loads(json.dumps(graph.to_json()))) == graph

@@ -11,8 +11,8 @@ from dataclasses import asdict, dataclass, field
 from graphlib import TopologicalSorter
 from typing import Any, Literal
 
-from flexrlhf.core.names import Role, Stage, TransferClass
-from flexrlhf.planning.workflow.groups import SHADOWS, DeviceGroup
+from flexrlhf.core.names import SHADOWS, Role, Stage, TransferClass
+from flexrlhf.planning.workflow.groups import DeviceGroup
 
 Operation = Literal[
     "generate",

@@ -4,13 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
-from typing import Final
 
-from flexrlhf.core.names import ROLES, Role
+from flexrlhf.core.names import SHADOWS, Role, in_order
 from flexrlhf.planning.placement.plan import Plan
-
-SHADOWS: Final[dict[Role, Role]] = {"actor": "shadow_actor", "critic": "shadow_critic"}
-"""The copy that generates or scores in place of a trained role, on devices of its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,9 +26,8 @@ def device_groups(plan: Plan) -> tuple[DeviceGroup, ...]:
     in `actor+critic`.
     """
     roles_on: dict[tuple[int, ...], list[Role]] = {}
-    for role in ROLES:
-        if role in plan.placement:
-            roles_on.setdefault(plan.placement[role].devices, []).append(role)
+    for role in in_order(plan.placement):
+        roles_on.setdefault(plan.placement[role].devices, []).append(role)
     if len(roles_on) == 1:
         return tuple(DeviceGroup("main", d, tuple(roles)) for d, roles in roles_on.items())
     pools = {devices: _pool(roles) for devices, roles in roles_on.items()}

@@ -6,17 +6,17 @@ edge, what crosses groups is a transfer.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Literal
 
 from flexrlhf.core.algorithm_specs import AlgorithmSpec, ScoreStep
 from flexrlhf.core.errors import PlanError
-from flexrlhf.core.names import Role
+from flexrlhf.core.names import SHADOWS, Role
 from flexrlhf.planning.placement.plan import Plan
 from flexrlhf.planning.workflow.graph import Graph, Task
 from flexrlhf.planning.workflow.graph_builder import GraphBuilder
-from flexrlhf.planning.workflow.groups import SHADOWS, device_groups
+from flexrlhf.planning.workflow.groups import device_groups
 from flexrlhf.planning.workflow.shape import IterationShape
 
 
@@ -28,7 +28,8 @@ def iteration_graph(
     Scoring of a rollout micro-batch waits for the generation of that micro-batch alone; the barrier
     waits for all scoring; roles train independently of each other. Shadow roles generate and score
     where the plan has them, and new weights reach their groups by `publish`, one transfer per pair
-    of groups, and `install`.
+    of groups, and `install`. Where examples are given, the barrier cuts the batch, and training
+    waits for the frozen roles that score it.
 
     Raises:
         PlanError: the plan lacks a role of the algorithm, has a shadow of none, or staleness is
@@ -60,13 +61,13 @@ class _IterationGraph:
 
     def build(self) -> Graph:
         """Returns the whole graph."""
-        barrier = self._add_rollout() if self._spec.generates else self._add_preparation()
+        batch = [self._add_rollout()] if self._spec.generates else self._add_given_batch()
         last_steps: dict[Role, Task] = {}
         for epoch in range(self._shape.epochs):
             for mini_batch in range(self._shape.mini_batches):
                 for role in self._spec.trained:
                     earlier = last_steps.get(role)
-                    last_steps[role] = self._add_step(role, epoch, mini_batch, barrier, earlier)
+                    last_steps[role] = self._add_step(role, epoch, mini_batch, batch, earlier)
         if self._spec.generates and self._shape.has_sync(self._iteration):
             self._add_sync(last_steps)
         return self._graph.graph()
@@ -127,9 +128,13 @@ class _IterationGraph:
             )
         )
 
-    def _add_preparation(self) -> Task:
-        """The barrier that cuts a batch of given examples."""
-        return self._graph.add(
+    def _add_given_batch(self) -> list[Task]:
+        """The barrier that cuts a batch of given examples, and what scores them.
+
+        Returns:
+            What training waits for: the scores, or the barrier where nothing is scored.
+        """
+        barrier = self._graph.add(
             Task(
                 name="prepare",
                 iteration=self._iteration,
@@ -139,9 +144,22 @@ class _IterationGraph:
                 is_barrier=True,
             )
         )
+        if not self._spec.scored:
+            return [barrier]
+        scores: list[Task] = []
+        for part in range(self._shape.rollout_micro_batches):
+            scored = [self._score(step, part) for step in self._spec.scored]
+            self._graph.hand_over([barrier], scored, f"examples/{part}")
+            scores += scored
+        return scores
 
     def _add_step(
-        self, role: Role, epoch: int, mini_batch: int, barrier: Task, earlier: Task | None
+        self,
+        role: Role,
+        epoch: int,
+        mini_batch: int,
+        batch: Sequence[Task],
+        earlier: Task | None,
     ) -> Task:
         """One mini-batch of one role: its micro-batches, then the optimiser step it returns."""
         place = f"{role}/epoch{epoch}/mini{mini_batch}"
@@ -166,7 +184,7 @@ class _IterationGraph:
             )
             self._graph.add(micro_batch, after=[] if earlier is None else [earlier])
             if epoch == 0:  # A later epoch finds its samples where the first one had them.
-                self._graph.hand_over([barrier], [micro_batch], f"batch/mini{mini_batch}/{index}")
+                self._graph.hand_over(batch, [micro_batch], f"batch/mini{mini_batch}/{index}")
             micro_batches.append(micro_batch)
         return self._graph.add(step, after=micro_batches)
 
