@@ -36,10 +36,11 @@ class Flight:
     def finish(self, name: str) -> list[Task | Transfer]:
         """Marks `name` as done and returns what thereby waits for nothing any more."""
         self._done.add(name)
+        num_awaited = self._num_awaited
         freed: list[Task | Transfer] = []
         for follower in self._followers[name]:
-            self._num_awaited[follower] -= 1
-            if self._num_awaited[follower] == 0:
+            num_awaited[follower] -= 1
+            if num_awaited[follower] == 0:
                 freed.append(self._items[follower])
         return freed
 

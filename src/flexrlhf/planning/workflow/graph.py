@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from graphlib import TopologicalSorter
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from flexrlhf.core.names import SHADOWS, Role, Stage, TransferClass
 from flexrlhf.planning.workflow.groups import DeviceGroup
@@ -27,6 +27,8 @@ Operation = Literal[
     "install",
 ]
 Weights = Literal["installed", "trained"]
+
+_SHADOW_ROLES: Final = frozenset(SHADOWS.values())
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +58,7 @@ class Task:
         """Whose version it needs: the one installed in its group, or its role's own, as trained."""
         if self.weight_version is None or self.operation in ("publish", "install"):
             return None
-        is_served = self.operation == "generate" or self.role in SHADOWS.values()
+        is_served = self.operation == "generate" or self.role in _SHADOW_ROLES
         return "installed" if is_served else "trained"
 
 
@@ -98,7 +100,8 @@ class Graph:
     def __post_init__(self) -> None:
         self._check_names()
         self._check_transfers()
-        TopologicalSorter(self.waits_for()).prepare()
+        if not self._stands_in_order():
+            TopologicalSorter(self.waits_for()).prepare()
 
     def waits_for(self) -> dict[str, tuple[str, ...]]:
         """Returns for every task and transfer the names of what must be done before it starts."""
@@ -159,6 +162,19 @@ class Graph:
                 or {group_of.get(name) for name in transfer.targets} != {transfer.target_group}
             ],
             "a transfer whose sources or targets are not tasks of its groups",
+        )
+
+    def _stands_in_order(self) -> bool:
+        """Whether every task stands behind all that it waits for, so that there is no cycle."""
+        places = {task.name: place for place, task in enumerate(self.tasks)}
+        return all(
+            places[earlier] < places[name]
+            for name, waited in self.after.items()
+            for earlier in waited
+        ) and all(
+            max(places[name] for name in transfer.sources)
+            < min(places[name] for name in transfer.targets)
+            for transfer in self.transfers
         )
 
 

@@ -21,13 +21,9 @@ class _Entry(NamedTuple):
     task: Task
 
 
-class _Need(NamedTuple):
-    """What decides whether a task may start; tasks that agree in it may or may not alike."""
-
-    group: str
-    operation: Operation
-    role: Role | None
-    weight_version: int | None
+_Need = tuple[str, Operation, Role | None, int | None]
+"""What decides whether a task may start: group, operation, role and weight version. Tasks that
+agree in it may or may not alike."""
 
 
 class ReadyTasks:
@@ -38,16 +34,17 @@ class ReadyTasks:
 
     def add(self, task: Task, position: int) -> None:
         """Adds a task that stands at `position` in its graph."""
-        need = _need(task)
         entry = _Entry(task.iteration, _LATEST_FIRST[task.stage], position, task)
-        bisect.insort(self._queues.setdefault(need, []), entry)
+        bisect.insort(self._queues.setdefault(_need(task), []), entry)
 
     def heads(self) -> list[Task]:
         """Returns the first task of each need, in order.
 
         Once one of them has started, its group is at work, so nothing behind it could start.
         """
-        return [entry.task for entry in sorted(queue[0] for queue in self._queues.values())]
+        heads = [queue[0] for queue in self._queues.values()]
+        heads.sort()
+        return [entry.task for entry in heads]
 
     def remove(self, head: Task) -> None:
         """Takes away a task that `heads` returned."""
@@ -62,4 +59,4 @@ class ReadyTasks:
 
 
 def _need(task: Task) -> _Need:
-    return _Need(task.group, task.operation, task.role, task.weight_version)
+    return task.group, task.operation, task.role, task.weight_version

@@ -83,15 +83,17 @@ class Scheduler:
         if self._log is not None:
             self._log.append(event)
         match event:
-            case GraphSubmitted(graph):
-                self._submit(graph)
             case TaskFinished(name, iteration) | TransferFinished(name, iteration):
                 self._finish(name, iteration)
+            case GraphSubmitted(graph):
+                self._submit(graph)
             case TaskFailed(name, iteration, reason) | TransferFailed(name, iteration, reason):
                 return self._fail(name, iteration, reason)
-        actions: list[Action] = [*self._finished_iterations()]
-        if not self.is_stopped:
-            actions += [*self._started_transfers(), *self._started_tasks()]
+        actions: list[Action] = []
+        actions += self._finished_iterations()
+        if self._stop is None:
+            actions += self._started_transfers()
+            actions += self._started_tasks()
             self._check_progress()
         return actions
 
@@ -163,8 +165,9 @@ class Scheduler:
 
     def _finished_iterations(self) -> list[FinishIteration]:
         finished: list[FinishIteration] = []
-        for iteration, flight in list(self._flights.items()):
-            if not flight.is_done:
+        while self._flights:
+            iteration = next(iter(self._flights))
+            if not self._flights[iteration].is_done:
                 break
             del self._flights[iteration]
             finished.append(FinishIteration(iteration))
@@ -178,10 +181,11 @@ class Scheduler:
 
     def _started_tasks(self) -> list[StartTask]:
         started: list[StartTask] = []
+        busy = self._busy
         for task in self._ready.heads():
-            if self._busy.isdisjoint(self._rivals[task.group]) and self.versions.admits(task):
+            if busy.isdisjoint(self._rivals[task.group]) and self.versions.admits(task):
                 self._ready.remove(task)
-                self._busy.add(task.group)
+                busy.add(task.group)
                 self._running[task.iteration, task.name] = task
                 started.append(StartTask(task))
         return started

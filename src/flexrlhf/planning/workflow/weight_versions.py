@@ -52,9 +52,10 @@ class WeightVersions:
         """Whether the weights of `task` are there, and an install overwrites no needed ones."""
         if task.operation == "install":
             return min(self._unfinished[task.group]) >= _version(task)
-        if task.weights == "installed":
+        weights = task.weights
+        if weights == "installed":
             return self.installed(task.group) >= _version(task)
-        if task.weights == "trained" and task.role is not None:
+        if weights == "trained" and task.role is not None:
             return self.trained(task.role) == task.weight_version
         return True
 
