@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from flexrlhf.config.data import REASONING_GYM, DataSource, EvaluationSource
+from flexrlhf.config.data import DataSource, EvaluationSource
 from flexrlhf.config.problems import Problem, mistake
 from flexrlhf.config.resolution import (
     batch_sizes,
@@ -14,6 +14,7 @@ from flexrlhf.config.resolution import (
     spec_of,
 )
 from flexrlhf.config.schema import RunConfig
+from flexrlhf.core.sources import REASONING_GYM
 
 _NAME = "algorithm.name"
 

@@ -8,9 +8,6 @@ from pydantic import Field
 
 from flexrlhf.config.section import Count, Flag, Options, Section, Text, WholeNumber
 
-REASONING_GYM = "reasoning_gym:"
-"""Start of a `path` that names a generated task in place of a file."""
-
 
 class DataSource(Section):
     """One set of rows."""

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from flexrlhf.config.data import REASONING_GYM, DataSource
+from flexrlhf.config.data import DataSource
 from flexrlhf.config.model import RoleModel
-from flexrlhf.config.paths import HUB, STAGE, why_absent
+from flexrlhf.config.paths import why_absent
 from flexrlhf.config.problems import Problem, absence, config_error, mistake
 from flexrlhf.config.schema import RunConfig
+from flexrlhf.core.sources import HUB, REASONING_GYM, STAGE
 
 _LOOKED_IN = "Paths are looked for in the config's folder, then in the current one."
 _DOWNLOAD = "A model of the hub is written hub:ORG/NAME."

@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from flexrlhf.config.model import RoleModel
-from flexrlhf.config.paths import STAGE
 from flexrlhf.config.problems import Problem, absence, mistake
 from flexrlhf.config.resolution import spec_of
 from flexrlhf.config.reward import RewardFunction
@@ -15,9 +14,10 @@ from flexrlhf.config.schema import RunConfig
 from flexrlhf.config.stages import SOURCE_KEYS
 from flexrlhf.core.algorithm_specs import AlgorithmSpec
 from flexrlhf.core.names import Role
+from flexrlhf.core.sources import STAGE
 
 _NAME = "algorithm.name"
-_STAGE_PATH = re.compile(r"stage:([^/]+)/([^/]+)")
+_STAGE_PATH = re.compile(STAGE + "([^/]+)/([^/]+)")
 
 
 def check_needs(

@@ -7,12 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from flexrlhf.config.data import REASONING_GYM
-
-STAGE = "stage:"
-"""Start of a model path that means what an earlier stage has trained."""
-HUB = "hub:"
-"""Start of a model path that means a model to download."""
+from flexrlhf.core.sources import HUB, REASONING_GYM, STAGE
 
 
 def resolve_paths(document: dict[str, Any], folder: Path | None) -> dict[str, Any]:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
 from flexrlhf.config.section import Auto, Count, Positive, PositiveFraction, Section, WholeNumber
+from flexrlhf.core.names import BuiltEngine
 
 
 class Rollout(Section):
     """The engine, the limits of an answer, and how its tokens are drawn."""
 
-    engine: Literal["native", "transformers"] = "native"
+    engine: BuiltEngine = "native"
     """Who generates; a model family that native lacks goes to transformers with a message."""
     max_new_tokens: Count = 128
     """Longest answer, in tokens, the end token included."""

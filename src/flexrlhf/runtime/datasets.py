@@ -8,9 +8,10 @@ from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
-from flexrlhf.config.data import REASONING_GYM, Data, DataSource
+from flexrlhf.config.data import Data, DataSource
 from flexrlhf.core.algorithm_specs import DataKind
 from flexrlhf.core.errors import DataError
+from flexrlhf.core.sources import REASONING_GYM
 from flexrlhf.learning.data.preferences import load_preferences
 from flexrlhf.learning.data.prompts import load_prompts
 from flexrlhf.learning.data.rows import load_rows

@@ -14,6 +14,7 @@ from typing import Final, Literal
 import numpy as np
 
 from flexrlhf.core.machine import logical_cpus, memory, physical_cores
+from flexrlhf.core.names import BUILT_ENGINES, ENGINES
 from flexrlhf.runtime.installation import (
     TRAIN,
     Package,
@@ -112,9 +113,10 @@ def _missing(package: Package) -> Finding:
 
 def check_engines() -> Finding:
     """Says which rollout engines can be used."""
-    later = "vllm and sglang are planned, not built yet"
+    planned = [name for name in ENGINES if name not in BUILT_ENGINES]
+    later = f"{' and '.join(planned)} are planned, not built yet"
     if installed_version("torch") and installed_version("transformers"):
-        return Finding("engines", "ok", f"native, transformers; {later}")
+        return Finding("engines", "ok", f"{', '.join(BUILT_ENGINES)}; {later}")
     detail = f"none, since torch or transformers is not installed; {later}"
     return Finding("engines", "warning", detail, f"To train or generate, run `{_INSTALL}`.")
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 from flexrlhf.core.errors import ConfigError, DataError
+from flexrlhf.learning.data.conversation import Messages
 from flexrlhf.learning.data.row_files import Row
 from flexrlhf.learning.data.rows import load_rows
 
-PromptContent = str | list[dict[str, Any]]
+PromptContent = str | Messages
 """A text, or a conversation up to where the policy answers."""
 
 

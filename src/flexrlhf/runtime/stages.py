@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Any, cast
 
 from flexrlhf.config.model import RoleModel
-from flexrlhf.config.paths import STAGE
 from flexrlhf.config.resolution import settled, spec_of
 from flexrlhf.config.schema import RunConfig
 from flexrlhf.config.training import Training
 from flexrlhf.core.algorithm_specs import AlgorithmSpec
 from flexrlhf.core.errors import ConfigError, EngineMissing, FlexError, RunFailed
 from flexrlhf.core.names import Role
+from flexrlhf.core.sources import STAGE
 from flexrlhf.learning.models.loading import load_tokenizer
 from flexrlhf.learning.models.source import ModelSource
 from flexrlhf.planning.placement.plan import Plan

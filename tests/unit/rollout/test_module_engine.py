@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from flexrlhf.core.errors import ConfigError, DataError, FlexError, RunFailed, StaleWeights
+from flexrlhf.core.names import BUILT_ENGINES
 from flexrlhf.learning.rollout.engines import build_engine
 from flexrlhf.learning.rollout.protocol import Generation, Request, Sampling
 
@@ -21,7 +22,7 @@ GROUPS = [
     Request((9, END, 4, 4, 10, 11, 12), (48, 49, 50, 51)),
 ]
 
-both_engines = pytest.mark.parametrize("name", ["native", "transformers"])
+both_engines = pytest.mark.parametrize("name", BUILT_ENGINES)
 
 
 def tiny_llama(dtype: torch.dtype = torch.float32, seed: int = 0, **options: object) -> nn.Module:

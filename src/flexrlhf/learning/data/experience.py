@@ -17,8 +17,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from flexrlhf.core.errors import DataError
-
-Messages = list[dict[str, Any]]
+from flexrlhf.learning.data.conversation import Messages
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any
 
 from flexrlhf.core.errors import DataError, nearest
 from flexrlhf.core.plugins import require_package
+from flexrlhf.core.sources import REASONING_GYM
 from flexrlhf.learning.data.child_process import ChildDied, ChildProcess, serve
-
-SCHEME: Final = "reasoning_gym:"
 
 
 def generate_rows(
@@ -26,7 +25,7 @@ def generate_rows(
         DataError: no task has this name, or it refuses an option.
         EngineMissing: reasoning-gym is not installed.
     """
-    require_package("reasoning_gym", needed_by=f"The data set {SCHEME}{task}")
+    require_package("reasoning_gym", needed_by=f"The data set {REASONING_GYM}{task}")
     arguments = {**options, "seed": seed} | ({} if size is None else {"size": size})
     child = ChildProcess(__name__)
     try:
@@ -34,7 +33,7 @@ def generate_rows(
         entries = [child.ask(index) for index in range(num_rows)]
     except ChildDied as error:
         raise DataError(
-            f"{SCHEME}{task} stopped while making its rows.",
+            f"{REASONING_GYM}{task} stopped while making its rows.",
             f"Its options were {arguments}.",
             "Its own message stands above; try a smaller size or other options.",
         ) from error
@@ -69,7 +68,7 @@ def open_task(task: str, options: Mapping[str, Any]) -> Any:
     unknown = [name for name in options if name not in known]
     if unknown:
         raise DataError(
-            f"The task {SCHEME}{task} has no option {unknown[0]!r}.",
+            f"The task {REASONING_GYM}{task} has no option {unknown[0]!r}.",
             f"It has {', '.join(known)}.",
             nearest(unknown[0], known) or "Remove the option.",
         )
@@ -78,7 +77,7 @@ def open_task(task: str, options: Mapping[str, Any]) -> Any:
         dataset[0]  # some options are found wrong only when a row is made
     except (ArithmeticError, AssertionError, LookupError, TypeError, ValueError) as error:
         raise DataError(
-            f"The task {SCHEME}{task} refuses its options: {error}.",
+            f"The task {REASONING_GYM}{task} refuses its options: {error}.",
             f"They were {dict(options)}.",
             "Change the option that it names.",
         ) from error

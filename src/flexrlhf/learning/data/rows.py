@@ -8,7 +8,8 @@ from typing import Any
 
 from flexrlhf.core.errors import DataError
 from flexrlhf.core.plugins import import_package
-from flexrlhf.learning.data.reasoning_gym_rows import SCHEME, generate_rows
+from flexrlhf.core.sources import REASONING_GYM
+from flexrlhf.learning.data.reasoning_gym_rows import generate_rows
 from flexrlhf.learning.data.row_files import ROW_FILES, Row, read_row_file
 
 
@@ -36,7 +37,7 @@ def load_rows(
         DataError: nothing is there, it cannot be read, or it has no rows.
         EngineMissing: the package that reads it is not installed.
     """
-    task = str(path).removeprefix(SCHEME) if str(path).startswith(SCHEME) else None
+    task = str(path).removeprefix(REASONING_GYM) if str(path).startswith(REASONING_GYM) else None
     if split is not None and (task is not None or Path(path).is_file()):
         raise DataError(
             f"{path} has no splits, but split = {split!r} was asked for.",
@@ -48,7 +49,7 @@ def load_rows(
     if options:
         raise DataError(
             f"Options {', '.join(options)} were given for {path}.",
-            f"Only a task that makes its own rows, {SCHEME}TASK, takes options.",
+            f"Only a task that makes its own rows, {REASONING_GYM}TASK, takes options.",
             "Remove them.",
         )
     rows = _read(Path(path), split)[:size]
@@ -63,7 +64,7 @@ def _read(path: Path, split: str | None) -> list[Row]:
     if not path.is_dir():
         raise DataError(
             f"There is no file or folder {path} (looked for {path.absolute()}).",
-            f"A data set is a file ({', '.join(ROW_FILES)}), a folder, or {SCHEME}TASK.",
+            f"A data set is a file ({', '.join(ROW_FILES)}), a folder, or {REASONING_GYM}TASK.",
             "Correct the path; a data set of a hub must be downloaded first.",
         )
     if (path / "dataset_dict.json").is_file() or (path / "dataset_info.json").is_file():

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Final
 
 from flexrlhf.core.errors import ConfigError, nearest
+from flexrlhf.core.sources import HUB
 from flexrlhf.learning.models.gguf_conversion import converted_folder
 
-_HUB_PREFIX: Final = "hub:"
 _HUB_FILES: Final = ["*.safetensors", "*.json", "*.jinja", "*.txt", "*.model"]
 _SAFE_WEIGHTS: Final = ("model.safetensors", "model.safetensors.index.json")
 _PICKLED_WEIGHTS: Final = ("*.bin", "*.pt", "*.pth", "*.ckpt")
@@ -49,8 +49,8 @@ def local_folder(path: str) -> Path:
     Raises:
         ConfigError: there is no such folder, or it cannot be downloaded or converted.
     """
-    if path.startswith(_HUB_PREFIX):
-        return _downloaded_folder(path.removeprefix(_HUB_PREFIX))
+    if path.startswith(HUB):
+        return _downloaded_folder(path.removeprefix(HUB))
     place = Path(path).expanduser()
     if place.is_dir():
         return place
@@ -58,7 +58,7 @@ def local_folder(path: str) -> Path:
         return converted_folder(place)
     raise ConfigError(
         f"There is no model at {path}: {_what_is_there(place)}",
-        f"A path is a folder or a .gguf file; {_HUB_PREFIX}NAME downloads from Hugging Face.",
+        f"A path is a folder or a .gguf file; {HUB}NAME downloads from Hugging Face.",
         _correction(place),
     )
 
@@ -93,7 +93,7 @@ def _downloaded_folder(name: str) -> Path:
         return Path(snapshot_download(name, allow_patterns=_HUB_FILES))
     except (OSError, HFValidationError) as error:
         raise ConfigError(
-            f"{_HUB_PREFIX}{name} could not be downloaded: {error}",
+            f"{HUB}{name} could not be downloaded: {error}",
             "NAME is a model of huggingface.co that this machine may read, like org/model.",
             "Check the name and the network, or give a local folder.",
         ) from error

@@ -11,7 +11,7 @@ from torch import nn
 from flexrlhf.core.plugins import load_plugin
 from flexrlhf.learning.rollout.protocol import RolloutEngine
 
-ENGINES: Final[Mapping[str, str]] = {
+_CLASSES: Final[Mapping[str, str]] = {
     "native": "flexrlhf.learning.rollout.native:NativeEngine",
     "transformers": "flexrlhf.learning.rollout.transformers_engine:TransformersEngine",
 }
@@ -32,7 +32,7 @@ def build_engine(
     A model that the native engine does not run gets the transformers engine, with a message.
 
     Args:
-        name: a key of `ENGINES`.
+        name: one of `core.names.BUILT_ENGINES`.
         model: a Hugging Face causal language model, read in place.
         max_sequences: answers generated at one time.
         shares_weights: the trainer holds the same module.
@@ -41,11 +41,11 @@ def build_engine(
     Raises:
         ConfigError: the name is unknown, or no engine runs the model.
     """
-    engine_class = load_plugin("rollout.engine", ENGINES, name)
+    engine_class = load_plugin("rollout.engine", _CLASSES, name)
     reason = engine_class.unsupported_reason(model)
     if reason is not None and name == "native":
         _log.warning("rollout.engine native: %s; the transformers engine takes over.", reason)
-        engine_class = load_plugin("rollout.engine", ENGINES, "transformers")
+        engine_class = load_plugin("rollout.engine", _CLASSES, "transformers")
     return engine_class(
         model,
         max_sequences=max_sequences,
