@@ -46,12 +46,16 @@ StrategyName = Literal[
     "verl",
     "real",
 ]
+GenerationMode = Literal["gathered", "per_token", "tensor_parallel"]
+"""How sharded weights are present while they generate: gathered once, gathered for every token, or
+resharded by tensor parallelism."""
 
 ROLES: Final[tuple[Role, ...]] = get_args(Role)
 STAGES: Final[tuple[Stage, ...]] = get_args(Stage)
 ALGORITHMS: Final[tuple[AlgorithmName, ...]] = get_args(AlgorithmName)
 ENGINES: Final[tuple[EngineName, ...]] = get_args(EngineName)
 BUILT_ENGINES: Final[tuple[BuiltEngine, ...]] = get_args(BuiltEngine)
+GENERATION_MODES: Final[tuple[GenerationMode, ...]] = get_args(GenerationMode)
 STRATEGIES: Final[tuple[StrategyName, ...]] = get_args(StrategyName)
 PUBLISHED_SYSTEMS: Final[tuple[StrategyName, ...]] = (
     "deepspeed_chat",

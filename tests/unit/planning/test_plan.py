@@ -5,6 +5,7 @@ import json
 import pytest
 
 from flexrlhf.core.errors import PlanError
+from flexrlhf.core.names import labelled
 from flexrlhf.planning.placement.plan import Plan, RolePlacement, plans_document
 from flexrlhf.planning.placement.prediction import Prediction
 
@@ -122,3 +123,56 @@ def test_impossible_degrees_are_refused(values, message):
 def test_a_foreign_document_is_refused(change, message):
     with pytest.raises(PlanError, match=message):
         Plan.from_json(WINNER.to_json() | change)
+
+
+def test_the_optional_keys_of_a_role_round_trip_and_are_absent_unless_given():
+    placement = RolePlacement(
+        tuple(range(16)),
+        data_parallel=8,
+        tensor_parallel=2,
+        zero_stage=3,
+        shard_devices=8,
+        generation="tensor_parallel",
+        generation_tensor_parallel=4,
+    )
+    document = json.loads(json.dumps(placement.to_json()))
+    assert document["shard_devices"] == 8
+    assert document["generation"] == "tensor_parallel"
+    assert RolePlacement.from_json(document) == placement
+    optional = {"shard_devices", "generation", "generation_tensor_parallel"}
+    assert not optional & RolePlacement((0,)).to_json().keys()
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"shard_devices": 3}, "shard_devices = 3 on 8 devices"),
+        ({"shard_devices": 0}, "shard_devices = 0 on 8 devices"),
+        ({"shard_devices": 1}, "is a multiple of 2"),
+        ({"generation_tensor_parallel": 5}, "generation_tensor_parallel = 5 on 8 devices"),
+    ],
+)
+def test_blocks_divide_the_devices(changes, said):
+    with pytest.raises(PlanError, match=said):
+        RolePlacement(tuple(range(8)), tensor_parallel=2, data_parallel=4, **changes)
+
+
+def test_an_unknown_way_to_generate_is_refused():
+    document = RolePlacement((0,), generation="gathered").to_json() | {"generation": "gather"}
+    with pytest.raises(PlanError, match="Did you mean 'gathered'"):
+        RolePlacement.from_json(document)
+
+
+def test_a_labelled_role_has_a_place_and_an_unknown_one_does_not():
+    plan = Plan(
+        rank=1,
+        strategy="custom",
+        feasible=True,
+        why="asked",
+        placement={labelled("reward", "safety"): RolePlacement((0,))},
+    )
+    document = json.loads(json.dumps(plan.to_json()))
+    assert Plan.from_json(document) == plan
+    document["placement"] = {"rewart:safety": {"devices": [0]}}
+    with pytest.raises(PlanError, match="Did you mean 'reward'"):
+        Plan.from_json(document)

@@ -11,7 +11,15 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Final, Literal, TypedDict
 
 from flexrlhf.core.errors import PlanError
-from flexrlhf.core.names import ROLES, STRATEGIES, Role, StrategyName
+from flexrlhf.core.names import (
+    GENERATION_MODES,
+    ROLES,
+    STRATEGIES,
+    GenerationMode,
+    Role,
+    StrategyName,
+    kind_of,
+)
 from flexrlhf.planning.placement.json_form import check_keys, check_names
 from flexrlhf.planning.placement.prediction import Prediction
 
@@ -36,6 +44,12 @@ class RolePlacement:
     """Optimiser state rests in host memory."""
     micro_batch_samples: int | None = None
     """Samples per device and micro-batch; None where a token budget cuts micro-batches."""
+    shard_devices: int | None = None
+    """ZeRO shards inside blocks of this many consecutive devices; None: over all replicas."""
+    generation: GenerationMode | None = None
+    """Of a role that generates; None keeps its layout, gathered once where ZeRO shards it."""
+    generation_tensor_parallel: int | None = None
+    """Devices over which a copy is split while it generates; None: `tensor_parallel`."""
 
     def __post_init__(self) -> None:
         degrees = (self.tensor_parallel, self.pipeline_parallel, self.data_parallel)
@@ -57,6 +71,21 @@ class RolePlacement:
             raise PlanError(
                 f"zero_stage = {self.zero_stage}.", "It is 0, 1, 2 or 3.", "Choose one of these."
             )
+        self._check_part("shard_devices", self.tensor_parallel)
+        self._check_part("generation_tensor_parallel", 1)
+
+    def _check_part(self, name: str, least: int) -> None:
+        """Checks an optional number of devices that the role is cut into."""
+        part: int | None = getattr(self, name)
+        if part is None:
+            return
+        if part < 1 or len(self.devices) % part or part % least:
+            multiple = f" and is a multiple of {least}" if least > 1 else ""
+            raise PlanError(
+                f"{name} = {part} on {len(self.devices)} devices.",
+                f"It divides the number of the role's devices{multiple}.",
+                f"Change {name}, or the list of devices.",
+            )
 
     def to_json(self) -> dict[str, Any]:
         """Returns the object that stands under the role's name."""
@@ -73,6 +102,8 @@ class RolePlacement:
         check_keys(cls, document, "placement of a role")
         values: dict[str, Any] = dict(document)
         values["devices"] = tuple(document["devices"])
+        if values.get("generation") is not None:
+            check_names([values["generation"]], GENERATION_MODES, "way to generate")
         return cls(**values)
 
 
@@ -123,7 +154,7 @@ class Plan:
         check_keys(cls, document, "plan")
         check_names([document["strategy"]], STRATEGIES, "strategy")
         placement: Mapping[Role, Any] = document.get("placement", {})
-        check_names(placement, ROLES, "role")
+        check_names(map(kind_of, placement), ROLES, "role")
         predicted = document.get("predicted")
         values: dict[str, Any] = dict(document)
         values["placement"] = {r: RolePlacement.from_json(p) for r, p in placement.items()}
