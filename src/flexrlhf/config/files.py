@@ -19,7 +19,8 @@ def require_files(config: RunConfig, source: str = "config") -> None:
     """Checks that every model, data and reward file exists and can be trained from.
 
     Raises:
-        ConfigError: lists all that are missing, and roles that have only a shape.
+        ConfigError: lists all that are missing, and what can only be planned: roles with nothing
+            but a shape, other clusters than this machine.
     """
     problems: list[Problem] = []
     for name, stage in config.stage_configs():
@@ -30,6 +31,12 @@ def require_files(config: RunConfig, source: str = "config") -> None:
 
 
 def _missing(config: RunConfig, prefix: str) -> Iterator[Problem]:
+    if config.cluster != "auto":
+        yield absence(
+            f"{prefix}cluster",
+            "described, which is enough to plan.",
+            "Training runs on one device of this machine: cluster: auto, or leave it out.",
+        )
     models = config.model
     for role in ("actor", "critic", "reference", "reward"):
         model: RoleModel | None = getattr(models, role)

@@ -25,6 +25,9 @@ def resolve_paths(document: dict[str, Any], folder: Path | None) -> dict[str, An
         is_name = key == "shape" and not text.endswith(".json")
         if not is_name and not text.startswith((STAGE, HUB, REASONING_GYM)):
             section[key] = _found(text, bases)
+    cluster = resolved.get("cluster")
+    if isinstance(cluster, str) and cluster != "auto":
+        resolved["cluster"] = _found(cluster, bases)
     for function in _reward_functions(resolved):
         file, colon, name = function["path"].rpartition(":")
         if colon:

@@ -23,7 +23,8 @@ Key = tuple[str | int, ...]
 
 _PLANNED: Final[Mapping[str, str]] = {
     "algorithm.name": "This algorithm is planned, not built yet.",
-    "cluster": "Ray clusters and cluster files are planned, not built yet.",
+    "cluster.profile": "Measured profiles are planned, not built yet; give nodes, or auto.",
+    "cluster.ray": "Ray clusters are planned, not built yet; give nodes, or auto.",
     "model.*.lora": "LoRA adapters are planned, not built yet.",
     "placement.devices": "Placement on several devices is planned, not built yet.",
     "placement.max_p99_iteration_s": "The search for a placement is planned, not built yet.",
@@ -103,16 +104,18 @@ def dotted(key: Iterable[str | int]) -> str:
 def schema_problems(error: ValidationError) -> dict[Key, Problem]:
     """Translates pydantic's findings, one problem for each key.
 
-    A value that fits none of a field's alternatives is one problem, and a section with a wrong key
-    inside is not also reported as a whole.
+    A value that fits none of a field's alternatives is one problem, a section with a wrong key
+    inside is not also reported as a whole, and one that asks for what is not built lacks nothing.
     """
     found: dict[Key, list[ErrorDetails]] = {}
     for details in error.errors(include_url=False, include_context=False):
         found.setdefault(_key_of(details), []).append(details)
+    unbuilt = {key[:-1] for key, d in found.items() if _planned(dotted(key), d[0]["input"])}
     return {
         key: _problem_at(key, details)
         for key, details in found.items()
         if not any(other != key and other[: len(key)] == key for other in found)
+        and not (details[0]["type"] == "missing" and key[:-1] in unbuilt)
     }
 
 

@@ -63,20 +63,28 @@ def schema_text() -> str:
 
 def _section(heading: str, keys: Sequence[str], node: Node) -> Iterator[str]:
     """Yields heading, meaning and table of a section, then the sections inside it."""
-    forms = list(sections(node))
-    inner = fields(node) if forms else {keys[0]: node}
-    if keys == ["stages"]:
-        inner = {"name": inner["name"]}  # the other keys are those of the top level
     yield f"{heading} {', '.join(f'`{key}`' for key in keys)}\n"
-    yield f"{forms[0]['description'] if forms else node['description']}\n"
-    yield _table(inner)
-    groups: dict[str, list[str]] = {}
+    forms = {form["title"]: form for form in sections(node)}
+    if not forms:
+        yield f"{node['description']}\n"
+        yield _table({keys[0]: node})
+        return
+    for form in forms.values():
+        yield f"{form['description']}\n"
+        yield _table(_own_keys(keys, form["properties"]))
+    inner = _own_keys(keys, fields(node))
+    groups: dict[tuple[str, ...], list[str]] = {}
     for key, field in inner.items():
-        for form in sections(field):
-            groups.setdefault(form["title"], []).append(key)
+        if titles := tuple(form["title"] for form in sections(field)):
+            groups.setdefault(titles, []).append(key)
     for group in groups.values():
         paths = [f"{keys[0]}.{key}" for key in group]
         yield from _section(f"{heading}#", paths, inner[group[0]])
+
+
+def _own_keys(keys: Sequence[str], properties: Mapping[str, Node]) -> Mapping[str, Node]:
+    """Returns the keys of a section, of a stage only those that the top level does not have."""
+    return {"name": properties["name"]} if keys == ["stages"] else properties
 
 
 def _table(rows: Mapping[str, Node]) -> str:

@@ -7,13 +7,14 @@ from typing import Annotated
 from pydantic import Field
 
 from flexrlhf.config.algorithm import Algorithm
+from flexrlhf.config.cluster import ClusterDescription
 from flexrlhf.config.data import Data
 from flexrlhf.config.model import Models
 from flexrlhf.config.placement import Placement
 from flexrlhf.config.reward import Rewards
 from flexrlhf.config.rollout import Rollout
 from flexrlhf.config.run import Run
-from flexrlhf.config.section import Auto, Section
+from flexrlhf.config.section import Auto, Section, Text
 from flexrlhf.config.training import Training
 from flexrlhf.config.weights import Weights
 
@@ -37,8 +38,8 @@ class Sections(Section):
     """Batches, optimiser and precision."""
     weights: Weights = Weights()
     """How new weights reach the engine."""
-    cluster: Auto = "auto"
-    """The machines; auto is this one."""
+    cluster: Auto | Text | ClusterDescription = "auto"
+    """The machines: auto is this one, a path names a YAML file of the section's keys."""
     placement: Auto | Placement = "auto"
     """Which devices hold which role."""
     run: Run = Run()

@@ -14,6 +14,8 @@ from flexrlhf.config.schema import RunConfig
 
 Node = dict[str, Any]
 
+_A_KEY = "[key]"
+"""Last part of pydantic's location where the key of a mapping is wrong, not its value."""
 _KINDS = {
     "boolean": "true or false",
     "integer": "a whole number",
@@ -56,6 +58,8 @@ def sections(node: Node) -> Iterator[Node]:
             yield branch
         elif "items" in branch:
             yield from sections(branch["items"])
+        elif (named := _named_sections(branch)) is not None:
+            yield from sections(named)
 
 
 def fields(node: Node) -> dict[str, Node]:
@@ -68,6 +72,9 @@ def child(node: Node, part: str | int) -> Node | None:
     for branch in branches(node):
         if isinstance(part, str) and part in branch.get("properties", {}):
             return branch["properties"][part]
+        named = _named_sections(branch)
+        if named is not None and part != _A_KEY:
+            return named
         if isinstance(part, int):
             fixed = branch.get("prefixItems", [])
             if part < len(fixed):
@@ -79,7 +86,16 @@ def child(node: Node, part: str | int) -> Node | None:
 
 def is_free(node: Node) -> bool:
     """Says whether a node takes any keys, as options do."""
-    return any(branch.get("additionalProperties") not in (None, False) for branch in branches(node))
+    return any(
+        branch.get("additionalProperties") not in (None, False) and _named_sections(branch) is None
+        for branch in branches(node)
+    )
+
+
+def _named_sections(branch: Node) -> Node | None:
+    """Returns the section under each name of a mapping from names to sections, None of others."""
+    values = branch.get("additionalProperties")
+    return values if isinstance(values, dict) and any(sections(values)) else None
 
 
 def words(node: Node) -> list[str]:
@@ -106,8 +122,11 @@ def _phrases(branch: Node) -> list[str]:
         ]
     if is_free(branch):
         return ["a mapping"]
+    if _named_sections(branch) is not None:
+        return ["a section for each name"]
     if branch["type"] == "array":
-        return [f"a list, each entry {describe(branch['items'])}"]
+        least = f" of at least {branch['minItems']}" if "minItems" in branch else ""
+        return [f"a list{least}, each entry {describe(branch['items'])}"]
     limits = {phrase: branch[key] for key, phrase in _BOUNDS.items() if key in branch}
     bounds = [f"{phrase} {_written(limit)}" for phrase, limit in limits.items()]
     pattern = f"that matches {branch['pattern']}" if "pattern" in branch else ""
@@ -123,7 +142,10 @@ def _fixed(branch: Node) -> list[Any]:
 
 
 def knob_names() -> list[str]:
-    """Returns every dotted key that a user can set; `[]` marks lists, stages stand for one."""
+    """Returns every dotted key that a user can set.
+
+    `[]` marks lists, `NAME` stands for names that the user chooses, and stages for one of them.
+    """
     names: list[str] = []
     for key, field in fields(json_schema()).items():
         names.extend(["stages[].name"] if key == "stages" else _names_below(key, field))
@@ -135,6 +157,13 @@ def _names_below(path: str, node: Node) -> Iterator[str]:
     if not inner:
         yield path
         return
-    is_list = not any("properties" in branch for branch in branches(node))
     for key, field in inner.items():
-        yield from _names_below(f"{path}{'[]' if is_list else ''}.{key}", field)
+        yield from _names_below(f"{path}{_step_into(node)}.{key}", field)
+
+
+def _step_into(node: Node) -> str:
+    """Returns what stands between the key of a node and the keys of the sections in it."""
+    forms = list(branches(node))
+    if any("properties" in branch for branch in forms):
+        return ""
+    return "[]" if any("items" in branch for branch in forms) else ".NAME"

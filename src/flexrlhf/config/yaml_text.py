@@ -57,8 +57,12 @@ def _represent_text(dumper: yaml.SafeDumper, text: str) -> yaml.Node:
 _Dumper.add_representer(str, _represent_text)
 
 
-def read_yaml(path: Path) -> Any:
+def read_yaml(path: Path, what: str = "config") -> Any:
     """Returns the content of a YAML file.
+
+    Args:
+        path: the file.
+        what: what it holds, in the user's words, for errors.
 
     Raises:
         ConfigError: the file is missing, not readable, or not YAML; says where.
@@ -67,20 +71,20 @@ def read_yaml(path: Path) -> Any:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
         raise ConfigError(
-            f"The config file {path} does not exist.",
+            f"The {what} file {path} does not exist.",
             f"The current folder is {Path.cwd()}.",
             "Give the path of a YAML file.",
         ) from None
     except UnicodeDecodeError as error:
         raise ConfigError(
             f"{path} is not a text file: byte {error.start} is not UTF-8.",
-            "A config is a YAML file in UTF-8.",
+            f"A {what} is a YAML file in UTF-8.",
             "Give the path of a YAML file, or save this one as UTF-8.",
         ) from None
     except OSError as error:
         raise ConfigError(
             f"{path} cannot be read: {error.strerror}.",
-            "A config is a file of text.",
+            f"A {what} is a file of text.",
             "Give the path of a YAML file.",
         ) from None
     return parse_yaml(text, str(path))

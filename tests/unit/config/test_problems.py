@@ -79,7 +79,8 @@ def test_wrong_values(ppo, key, value, problem):
 @pytest.mark.parametrize(
     ("key", "value", "problem"),
     [
-        ("cluster", {"ray": "auto"}, "Ray clusters and cluster files are planned, not built yet."),
+        ("cluster", {"ray": "auto"}, 'cluster.ray = "auto": Ray clusters are planned, not built'),
+        ("cluster", {"profile": "p.yaml"}, "Measured profiles are planned, not built yet;"),
         ("model.actor.lora", {"r": 8}, "LoRA adapters are planned, not built yet."),
         ("placement.ratio", [1, 1, 0.5, 0.5], "planned, not built yet."),
         ("placement.pools", {"train": 1}, "planned, not built yet."),

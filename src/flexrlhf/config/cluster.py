@@ -1,0 +1,106 @@
+"""Section `cluster`: the machines, where they are not simply this one."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field, Strict
+
+from flexrlhf.config.section import NonNegative, Section, Text
+
+NodeCount = Annotated[int, Strict(), Field(ge=1, le=10_000)]
+DeviceCount = Annotated[int, Strict(), Field(ge=1, le=1024)]
+Gibibytes = Annotated[float, Strict(), Field(gt=0, le=100_000)]
+GigabytesPerSecond = Annotated[float, Strict(), Field(gt=0, le=100_000)]
+Microseconds = Annotated[float, Strict(), Field(ge=0, le=1_000_000)]
+TeraFlops = Annotated[float, Strict(), Field(gt=0, le=1_000_000)]
+
+
+class OwnLink(Section):
+    """A link that the catalogue does not have."""
+
+    bandwidth_gbytes_s: GigabytesPerSecond
+    """10^9 bytes/s in one direction: inside a node per device, between nodes per node."""
+    latency_us: Microseconds = 10.0
+    """Microseconds that one message takes at least."""
+
+
+class NodeGroup(Section):
+    """Nodes that are all alike."""
+
+    pool: Text | None = None
+    """Name of the group, its own in the cluster; null: the type of its devices."""
+    count: NodeCount = 1
+    """How many nodes."""
+    devices: DeviceCount = 1
+    """Devices in each node."""
+    type: Text
+    """A device of the catalogue, such as A100-80G, or one of `cluster.devices`."""
+    link: Text | OwnLink | None = None
+    """What joins the devices of a node, such as NVLink3; null: the fastest that the type has."""
+    price_per_hour: NonNegative | None = None
+    """USD per device; null: the catalogue's."""
+
+
+class Links(Section):
+    """The links between nodes, the same for every pool."""
+
+    inside_pool: Text | OwnLink | None = None
+    """Between nodes of one pool, such as InfiniBand-8x200G; needed if a pool has several."""
+    between_pools: Text | OwnLink | None = None
+    """Between nodes of two pools, such as Ethernet-100G; needed if there are several pools."""
+
+
+class LinkPair(Section):
+    """The link between the nodes of two pools."""
+
+    between: tuple[Text, Text]
+    """Two pools; the same one twice means between its own nodes."""
+    link: Text | OwnLink
+    """What joins them, such as RoCE-8x400G."""
+
+
+class PeakTeraFlops(Section):
+    """Peaks of dense matrix products, 10^12 operations/s; null: no units for it in hardware."""
+
+    float32: TeraFlops
+    """Plain 32-bit numbers."""
+    tensorfloat32: TeraFlops | None = None
+    """32-bit numbers, multiplied with 10 bits."""
+    float16: TeraFlops | None = None
+    """16-bit numbers with 10 bits of fraction."""
+    bfloat16: TeraFlops | None = None
+    """16-bit numbers with 7 bits of fraction; null: computed as float16."""
+    float8: TeraFlops | None = None
+    """8-bit numbers; null: computed as bfloat16."""
+    float64: TeraFlops | None = None
+    """64-bit numbers."""
+
+
+class OwnDevice(Section):
+    """A device that the catalogue does not have."""
+
+    memory_gib: Gibibytes
+    """2^30 bytes that a program can allocate."""
+    memory_bandwidth_gbytes_s: GigabytesPerSecond
+    """Peak of the device's memory, 10^9 bytes/s."""
+    tflops: PeakTeraFlops
+    """What it computes at most."""
+    host_bandwidth_gbytes_s: GigabytesPerSecond = 31.5
+    """Between the device and its host in one direction, 10^9 bytes/s; PCIe 4 has 31.5."""
+    price_per_hour: NonNegative | None = None
+    """USD; null: cost per sample is not shown."""
+
+
+class ClusterDescription(Section):
+    """The machines. In place of the section may stand `auto`, this machine, or a YAML file of it.
+
+    Training takes `auto` only; anything can be planned for.
+    """
+
+    nodes: Annotated[tuple[NodeGroup, ...], Field(min_length=1)]
+    """Groups of equal nodes; their devices are numbered through in this order."""
+    links: Links | tuple[LinkPair, ...] | None = None
+    """What joins nodes: one link for all pools, or a list with one for each two."""
+    devices: dict[str, OwnDevice] = Field(default={})
+    """Devices that the catalogue does not have, by name."""
