@@ -17,7 +17,7 @@ class Prediction:
 
     iteration_s: float
     samples_per_s: float
-    stage_s: Mapping[Stage, float]
+    stage_s: Mapping[Share, float]
     shares: Mapping[Share, float]
     peak_bytes: Mapping[int, Mapping[Stage, int]]
     """Per device and stage."""

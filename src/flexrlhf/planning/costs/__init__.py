@@ -1,0 +1,1 @@
+"""What work takes: bytes per device and phase, seconds per task, seconds per transfer."""

@@ -1,0 +1,45 @@
+"""How far hardware and software stay behind the data sheet: the only fitted numbers.
+
+One value per declared class of hardware and software generation, at most eight, never per row.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Calibration:
+    """Constants of one class."""
+
+    name: str
+    train_efficiency: float = 0.45
+    """Share of peak FLOP/s in training's products. Source: llm-analysis README: at most 0.5."""
+    forward_efficiency: float = 0.55
+    """The same in scoring and prefill. Source: llm-analysis README: at most 0.7."""
+    decode_bandwidth: float = 0.7
+    """Share of peak memory bandwidth in decoding. Source: llm-analysis README: at most 0.9."""
+    link_efficiency: float = 0.8
+    """Share of a link's bandwidth in large collectives. Source: TensorHub, 22 of 25 GB/s."""
+    layer_s: float = 1.0e-4
+    """Seconds per layer and forward pass beside its products: launches, norms, softmax."""
+    decode_layer_s: float = 3.0e-5
+    """The same in a decode step of an engine with captured steps."""
+    eager_layer_s: float = 6.0e-4
+    """The same in a decode step written for training: `transformers`, ZeRO without its engine."""
+    step_s: float = 2.0e-3
+    """Seconds per decode step beside its layers: sampling, scheduling."""
+    task_s: float = 0.02
+    """Seconds at the start of every task: dispatch, data, synchronisation."""
+    overlap: float = 0.5
+    """Share of the smaller of compute and sharded-weight traffic that hides behind the other."""
+    sync_efficiency: float = 0.33
+    """Share of a link's bandwidth in weight transfers. Source: verl, 8.25 of 25 GB/s."""
+    held_bytes: int = 2_000_000_000
+    """Bytes per device of driver context, communication buffers and workspace."""
+    fragmentation: float = 0.04
+    """Share of the allocated bytes that no allocation can use."""
+    source: str = "defaults from the sources named at each constant"
+
+
+DEFAULT = Calibration("default")

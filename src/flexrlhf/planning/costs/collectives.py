@@ -1,0 +1,43 @@
+"""Seconds of collectives on rings.
+
+Source: nccl-tests, doc/PERFORMANCE.md: with S the bytes of the whole result, a ring of n moves
+(n-1)/n S over every link for all-gather and reduce-scatter, twice that for all-reduce.
+"""
+
+from __future__ import annotations
+
+from flexrlhf.planning.costs.groups import CommunicationGroup
+
+
+def all_gather_s(num_bytes: float, group: CommunicationGroup, efficiency: float) -> float:
+    """Returns the seconds until every member has all `num_bytes`, of which each held a part.
+
+    Args:
+        num_bytes: of the whole result.
+        group: the members.
+        efficiency: share of the link's bandwidth that large messages reach.
+    """
+    return _ring_s(num_bytes, group, efficiency, rounds=1)
+
+
+def reduce_scatter_s(num_bytes: float, group: CommunicationGroup, efficiency: float) -> float:
+    """Returns the seconds until each member has its part of the sum of `num_bytes`."""
+    return _ring_s(num_bytes, group, efficiency, rounds=1)
+
+
+def all_reduce_s(num_bytes: float, group: CommunicationGroup, efficiency: float) -> float:
+    """Returns the seconds until every member has the sum of `num_bytes`."""
+    return _ring_s(num_bytes, group, efficiency, rounds=2)
+
+
+def _ring_s(num_bytes: float, group: CommunicationGroup, efficiency: float, rounds: int) -> float:
+    if group.size == 1:
+        return 0.0
+    moved = num_bytes * (group.size - 1) / group.size
+    hops_s = group.latency_s * _hops(group.size)
+    return rounds * (moved / (group.bandwidth * efficiency) + hops_s)
+
+
+def _hops(size: int) -> int:
+    """Latencies in turn: small messages go along trees, so they grow with the logarithm."""
+    return max(1, (size - 1).bit_length())

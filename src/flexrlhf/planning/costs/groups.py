@@ -1,0 +1,86 @@
+"""Which devices talk to each other, and over what."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from flexrlhf.planning.cluster.cluster import Cluster
+from flexrlhf.planning.cluster.link import Link
+from flexrlhf.planning.costs.layout import Layout
+
+
+@dataclass(frozen=True, slots=True)
+class CommunicationGroup:
+    """Devices that run collectives with each other."""
+
+    size: int
+    inside: Link
+    """Slowest link inside the nodes; per device."""
+    between: Link | None = None
+    """Slowest link between the nodes; per node. None where one node holds the group."""
+    rivals: int = 1
+    """Groups of the same kind that share a node's adapters with it, itself among them."""
+
+    @property
+    def bandwidth(self) -> float:
+        """Bytes/s at which each member can send along a ring, before any loss."""
+        if self.between is None:
+            return self.inside.bandwidth
+        return min(self.inside.bandwidth, self.between.bandwidth / self.rivals)
+
+    @property
+    def latency_s(self) -> float:
+        """Seconds of one hop."""
+        return (self.between or self.inside).latency_s
+
+
+def tensor_group(cluster: Cluster, devices: Sequence[int], layout: Layout) -> CommunicationGroup:
+    """Returns the first tensor-parallel group: neighbours."""
+    return _group(cluster, devices, range(layout.tensor))
+
+
+def data_group(cluster: Cluster, devices: Sequence[int], layout: Layout) -> CommunicationGroup:
+    """Returns the group that reduces the gradients of one shard: every `tensor`-th device."""
+    positions = range(0, layout.tensor * layout.data, layout.tensor)
+    return _group(cluster, devices, positions)
+
+
+def shard_group(cluster: Cluster, devices: Sequence[int], layout: Layout) -> CommunicationGroup:
+    """Returns the group over which ZeRO shards: the first `shard` members of a data group."""
+    positions = range(0, layout.tensor * layout.shard, layout.tensor)
+    return _group(cluster, devices, positions)
+
+
+def replica_group(cluster: Cluster, devices: Sequence[int], layout: Layout) -> CommunicationGroup:
+    """Returns the group of equal shards, one in each block of a hybrid sharding."""
+    step = layout.tensor * layout.shard
+    positions = range(0, layout.tensor * layout.data, step)
+    return _group(cluster, devices, positions)
+
+
+def pipeline_link(cluster: Cluster, devices: Sequence[int], layout: Layout) -> Link:
+    """Returns the link over which one pipeline stage hands to the next."""
+    step = layout.tensor * layout.data
+    first, second = cluster.node_of(devices[0]), cluster.node_of(devices[step % len(devices)])
+    return cluster.link_between(first, second)
+
+
+def _group(cluster: Cluster, devices: Sequence[int], positions: range) -> CommunicationGroup:
+    members = [devices[position] for position in positions]
+    nodes = cluster.nodes_of(members)
+    inside = min((node.link for node in nodes), key=lambda link: link.bandwidth)
+    if len(nodes) == 1:
+        return CommunicationGroup(len(members), inside)
+    links = [cluster.link_between(a, b) for a, b in pairwise(nodes)]
+    between = min(links, key=lambda link: link.bandwidth)
+    return CommunicationGroup(len(members), inside, between, _rivals(cluster, devices, members))
+
+
+def _rivals(cluster: Cluster, devices: Sequence[int], members: Sequence[int]) -> int:
+    """Groups of this kind on the fullest node: its devices over the members it holds."""
+    held = Counter(cluster.node_of(device).index for device in members)
+    present = Counter(cluster.node_of(device).index for device in devices)
+    return max(max(1, present[node] // count) for node, count in held.items())

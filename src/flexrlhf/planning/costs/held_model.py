@@ -1,0 +1,81 @@
+"""What a role's model is, as far as its bytes and operations go."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from flexrlhf.planning.costs.shape import ModelShape
+
+Head = Literal["language_model", "value", "both"]
+
+DTYPE_BYTES: Final = {
+    "float64": 8,
+    "float32": 4,
+    "tensorfloat32": 4,
+    "bfloat16": 2,
+    "float16": 2,
+    "float8": 1,
+}
+"""Bytes of one number."""
+
+_MOMENT_BYTES: Final = 8
+"""AdamW's two averages in float32. Source: ZeRO, arXiv 1910.02054, section 3.1."""
+_MASTER_BYTES: Final = 4
+"""A float32 copy beside weights of fewer bits. Source: the same."""
+
+
+@dataclass(frozen=True, slots=True)
+class HeldModel:
+    """One role's model and how it is held."""
+
+    shape: ModelShape
+    head: Head = "language_model"
+    weight_dtype: str = "bfloat16"
+    compute_dtype: str = "bfloat16"
+    is_trained: bool = False
+    lora_rank: int | None = None
+    """None trains all weights."""
+    recomputes: bool = True
+    """Activations are computed again in the backward pass."""
+
+    @property
+    def num_params(self) -> float:
+        """Parameters, the head that it has included and the one that it lacks left out."""
+        shape = self.shape
+        head = 0 if self.head == "language_model" else shape.hidden
+        lacks = shape.head_params if self.head == "value" else 0
+        return shape.num_params + head - lacks + self._adapter_params
+
+    @property
+    def trainable_params(self) -> float:
+        """Parameters that have a gradient; 0 for a frozen role."""
+        if not self.is_trained:
+            return 0.0
+        return float(self._adapter_params) if self.lora_rank else self.num_params
+
+    @property
+    def weight_bytes(self) -> float:
+        """Bytes of the weights."""
+        return self.num_params * DTYPE_BYTES[self.weight_dtype]
+
+    @property
+    def gradient_bytes(self) -> float:
+        """Bytes of the gradients, held like the weights."""
+        return self.trainable_params * DTYPE_BYTES[self.weight_dtype]
+
+    @property
+    def optimizer_bytes(self) -> float:
+        """Bytes of AdamW's state."""
+        master = _MASTER_BYTES if DTYPE_BYTES[self.weight_dtype] < _MASTER_BYTES else 0
+        return self.trainable_params * (_MOMENT_BYTES + master)
+
+    @property
+    def has_vocabulary_head(self) -> bool:
+        """Whether a forward pass ends in logits over the vocabulary."""
+        return self.head != "value"
+
+    @property
+    def _adapter_params(self) -> int:
+        is_adapted = self.is_trained and self.lora_rank
+        return self.shape.lora_params(self.lora_rank) if is_adapted and self.lora_rank else 0

@@ -1,0 +1,149 @@
+"""Bytes that one role needs on each of its devices, by what they are for.
+
+Sources: ZeRO, arXiv 1910.02054 (weights, gradients, optimiser and how stages 1 to 3 share them);
+Korthikanti et al., arXiv 2205.05198 (activations, recomputation, tensor parallelism). Activations
+are counted here from the shape itself, so that gated MLPs and grouped queries come out right; for
+a plain MLP of width 4h the count is that paper's 34 s b h, less its dropout masks.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from flexrlhf.core.names import GenerationMode
+from flexrlhf.planning.costs.held_model import DTYPE_BYTES, HeldModel
+from flexrlhf.planning.costs.layout import Layout
+from flexrlhf.planning.costs.shape import ModelShape
+
+Bytes = dict[str, float]
+"""What the bytes are for, and how many."""
+
+_GATHERED_LAYERS: Final = 2
+"""Layers whose gathered weights are alive at once: the one at work and the one prefetched."""
+_LOGIT_COPIES: Final = 10
+"""Bytes per logit in training: bfloat16 logits, float32 copy, float32 gradient."""
+
+
+@dataclass(frozen=True, slots=True)
+class Engine:
+    """How a role generates."""
+
+    mode: GenerationMode = "gathered"
+    tensor: int = 1
+    """Devices over which the generating copy is split."""
+    continuous: bool = True
+    """Sequences leave and enter; otherwise a batch lasts as long as its longest."""
+    eager: bool = False
+    """Every decode step is launched operation by operation."""
+    shares_prompts: bool = True
+    """A group's prompt is computed once."""
+    has_own_copy: bool = False
+    """The engine keeps weights beside the trainer's, although their layouts agree."""
+
+
+def resting_bytes(model: HeldModel, layout: Layout) -> Bytes:
+    """Returns what lies on a device throughout the run: weights, and optimiser state if trained."""
+    found = {"weights": model.weight_bytes / layout.weight_parts}
+    if model.is_trained and not layout.offload:
+        found["optimizer"] = model.optimizer_bytes / layout.optimizer_parts
+    return found
+
+
+def generation_bytes(
+    model: HeldModel, layout: Layout, engine: Engine, *, samples: float, tokens: float
+) -> Bytes:
+    """Returns what generation adds on a device of the engine.
+
+    Args:
+        model: the actor.
+        layout: of the weights at rest.
+        engine: how it generates.
+        samples: sequences at the same time in one replica.
+        tokens: longest sequence, prompt and response.
+    """
+    shape = model.shape
+    split = min(engine.tensor, shape.cache_heads)
+    found = {
+        "cache": samples
+        * tokens
+        * shape.cache_values_per_token
+        * DTYPE_BYTES[model.compute_dtype]
+        / (split * layout.pipeline),
+        "logits": samples * shape.vocab * 4.0 / engine.tensor,
+    }
+    whole = shape.num_params * DTYPE_BYTES[model.compute_dtype] / layout.pipeline
+    if engine.mode == "per_token":
+        found["gathered layers"] = _GATHERED_LAYERS * whole / shape.layers
+    elif engine.has_own_copy or engine.tensor * layout.pipeline != layout.weight_parts:
+        found["engine weights"] = whole / engine.tensor
+    return found
+
+
+def score_bytes(model: HeldModel, layout: Layout, *, tokens: float, logit_tokens: float) -> Bytes:
+    """Returns what a forward pass without gradient adds.
+
+    Args:
+        model: the role's model.
+        layout: how it is split.
+        tokens: of one micro-batch on one replica.
+        logit_tokens: positions whose logits are alive at once.
+    """
+    width = DTYPE_BYTES[model.compute_dtype]
+    found = {"activations": tokens * _layer_values(model.shape, layout.tensor) * width}
+    if model.has_vocabulary_head:
+        alive = min(tokens, logit_tokens)
+        found["logits"] = alive * model.shape.vocab * (width + 4) / layout.tensor
+    return found | _gathered_layers(model, layout)
+
+
+def train_bytes(model: HeldModel, layout: Layout, *, tokens: float, logit_tokens: float) -> Bytes:
+    """Returns what a forward and backward pass adds, the gradients included.
+
+    Args:
+        model: the role's model.
+        layout: how it is split; with `pipeline` stages as many micro-batches are in flight.
+        tokens: of one micro-batch on one replica.
+        logit_tokens: positions whose logits are alive at once.
+    """
+    shape, width = model.shape, DTYPE_BYTES[model.compute_dtype]
+    layers = shape.layers / layout.pipeline
+    whole_layer = tokens * _layer_values(shape, layout.tensor) * width
+    in_flight = layout.pipeline
+    if model.recomputes:
+        activations = in_flight * layers * tokens * shape.hidden * width + whole_layer
+    else:
+        activations = in_flight * layers * whole_layer
+    found = {"gradients": model.gradient_bytes / layout.gradient_parts, "activations": activations}
+    if model.has_vocabulary_head:
+        alive = min(tokens, logit_tokens)
+        found["logits"] = alive * shape.vocab * _LOGIT_COPIES / layout.tensor
+    return found | _gathered_layers(model, layout)
+
+
+def _gathered_layers(model: HeldModel, layout: Layout) -> Bytes:
+    if layout.zero_stage < 3 or layout.shard == 1:
+        return {}
+    per_layer = model.weight_bytes / model.shape.layers / layout.tensor
+    return {"gathered layers": _GATHERED_LAYERS * per_layer}
+
+
+def _layer_values(shape: ModelShape, tensor: int) -> float:
+    """Numbers per token that one layer keeps for its backward pass.
+
+    Inputs of both norms and what they give stay whole under tensor parallelism; queries, keys,
+    values, what attention gives, and the MLP's inside are split. Attention itself keeps nothing
+    per pair of positions, as in FlashAttention.
+    """
+    whole = 4 * shape.hidden
+    attention = 2 * shape.heads * shape.head_dim + 2 * shape.kv_heads * shape.head_dim
+    return whole + (attention + _mlp_values(shape)) / tensor
+
+
+def _mlp_values(shape: ModelShape) -> float:
+    """Gate, up, the activation and the product for a gated MLP; the two in a plain one."""
+    kept = 4 if shape.gated_mlp else 2
+    if not shape.experts:
+        return float(kept * shape.ffn)
+    active = shape.experts_per_token + shape.shared_experts
+    return float(kept * shape.expert_ffn * active)

@@ -1,0 +1,176 @@
+"""Bytes per device and stage under a plan, and what of them is the tightest."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from flexrlhf.core.names import Role, Stage
+from flexrlhf.planning.cluster.cluster import Cluster
+from flexrlhf.planning.costs.calibration import Calibration
+from flexrlhf.planning.costs.memory import (
+    Bytes,
+    generation_bytes,
+    resting_bytes,
+    score_bytes,
+    train_bytes,
+)
+from flexrlhf.planning.costs.workload import Workload
+from flexrlhf.planning.placement.placed_role import PlacedRole
+
+MEMORY_STAGES: Final[tuple[Stage, ...]] = ("generate", "score", "train", "sync")
+_SYNC_BUCKET: Final = 1e8
+"""Bytes of one bucket of weights on its way. Source: FlexRLHF's released code."""
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """What one stage needs on one device."""
+
+    stage: Stage
+    role: Role | None
+    """The role at work; None where only resting bytes are held."""
+    parts: Mapping[str, float]
+    """What the bytes are for; resting weights and optimiser of every role on the device too."""
+    total: float
+    """All parts, the driver's share and the fragmentation allowance."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceKind:
+    """Devices that hold the same roles and have the same memory."""
+
+    devices: tuple[int, ...]
+    roles: tuple[Role, ...]
+    memory_bytes: float
+    resting: Mapping[str, float]
+    """Per use and role, as in `actor weights`."""
+
+
+class DeviceMemory:
+    """The memory of every device under one placement.
+
+    Args:
+        cluster: the machines.
+        roles: the placed roles.
+        workload: lengths and batch.
+        calibration: constants of the class of hardware and software.
+        generation_samples: sequences of the generating role over all replicas at the same time.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        roles: Sequence[PlacedRole],
+        workload: Workload,
+        calibration: Calibration,
+        *,
+        generation_samples: float,
+    ) -> None:
+        self._roles = {placed.role: placed for placed in roles}
+        self._workload = workload
+        self._calibration = calibration
+        self._generation_samples = generation_samples
+        self.kinds = tuple(_kinds(cluster, roles))
+
+    def kinds_of(self, role: Role) -> list[DeviceKind]:
+        """Returns the kinds of devices that hold `role`."""
+        return [kind for kind in self.kinds if role in kind.roles]
+
+    def need(self, kind: DeviceKind, stage: Stage) -> Need:
+        """Returns what `stage` needs on a device of `kind`: the hungriest of its roles counts."""
+        needs = [
+            self._need(kind, stage, role, working)
+            for role in kind.roles
+            if (working := self.working_bytes(self._roles[role], stage)) is not None
+        ]
+        return max(needs, key=lambda need: need.total, default=self._need(kind, stage, None, {}))
+
+    def working_bytes(
+        self, placed: PlacedRole, stage: Stage, *, samples: float | None = None
+    ) -> Bytes | None:
+        """Returns what a role adds while it is at work in `stage`; None where it has none there.
+
+        Args:
+            placed: the role.
+            stage: generate, score, train or sync.
+            samples: per replica and pass; what the placement says unless given.
+        """
+        if stage == "generate" and placed.engine is not None:
+            return self._generating(placed, samples)
+        if stage == "sync" and placed.engine is not None:
+            copy = self._generating(placed, 0.0).get("engine weights", 0.0)
+            return {"engine weights": copy, "buckets": 2 * _SYNC_BUCKET}
+        tokens = (samples or placed.micro_batch_samples) * self._workload.longest_tokens
+        model, layout, alive = placed.model, placed.layout, self._workload.logit_tokens
+        if stage == "score" and placed.scores:
+            return score_bytes(model, layout, tokens=tokens, logit_tokens=alive)
+        if stage == "train" and model.is_trained:
+            return train_bytes(model, layout, tokens=tokens, logit_tokens=alive)
+        return None
+
+    def largest_samples(self, placed: PlacedRole, stage: Stage, *, fill: float, most: int) -> int:
+        """Returns the most samples per replica and pass that fit everywhere; 0 if none does.
+
+        Args:
+            placed: the role.
+            stage: the stage whose pass is meant.
+            fill: share of a device's memory that may be used.
+            most: not more than this.
+        """
+
+        def fits(samples: int) -> bool:
+            return all(
+                self._need(kind, stage, placed.role, working).total <= fill * kind.memory_bytes
+                for kind in self.kinds_of(placed.role)
+                if (working := self.working_bytes(placed, stage, samples=samples)) is not None
+            )
+
+        return _largest(fits, most)
+
+    def _generating(self, placed: PlacedRole, samples: float | None) -> Bytes:
+        assert placed.engine is not None
+        at_once = self._generation_samples / placed.engine_replicas if samples is None else samples
+        tokens = self._workload.longest_tokens
+        return generation_bytes(
+            placed.model, placed.layout, placed.engine, samples=at_once, tokens=tokens
+        )
+
+    def _need(
+        self, kind: DeviceKind, stage: Stage, role: Role | None, working: Mapping[str, float]
+    ) -> Need:
+        parts = dict(kind.resting) | {f"{role} {use}": value for use, value in working.items()}
+        held = self._calibration.held_bytes
+        total = (sum(parts.values()) + held) * (1 + self._calibration.fragmentation)
+        return Need(stage, role, parts, total)
+
+
+def _kinds(cluster: Cluster, roles: Iterable[PlacedRole]) -> Iterable[DeviceKind]:
+    on_device: dict[int, list[PlacedRole]] = defaultdict(list)
+    for placed in roles:
+        for device in placed.devices:
+            on_device[device].append(placed)
+    alike: dict[tuple[tuple[Role, ...], int], list[int]] = defaultdict(list)
+    for device, held in sorted(on_device.items()):
+        names: tuple[Role, ...] = tuple(placed.role for placed in held)
+        alike[names, cluster.device_type(device).memory_bytes].append(device)
+    for (names, memory), devices in alike.items():
+        resting = {
+            f"{placed.role} {use}": value
+            for placed in on_device[devices[0]]
+            for use, value in resting_bytes(placed.model, placed.layout).items()
+        }
+        yield DeviceKind(tuple(devices), names, memory, resting)
+
+
+def _largest(fits: Callable[[int], bool], most: int) -> int:
+    """Returns the largest count up to `most` that fits, where fitting only ever ends."""
+    if most < 1 or not fits(1):
+        return 0
+    low, high = 1, most + 1
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if fits(middle) else (low, middle)
+    return low

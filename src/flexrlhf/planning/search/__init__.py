@@ -1,0 +1,1 @@
+"""Which placements there are, how good each is by simulation, and why the winner won."""

@@ -1,0 +1,198 @@
+"""How good one placement is: what fits, and what the simulation says."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from flexrlhf.core.names import Role, Stage
+from flexrlhf.planning.placement.device_memory import MEMORY_STAGES, DeviceMemory
+from flexrlhf.planning.placement.fit import Fit, check_fit
+from flexrlhf.planning.placement.placed_role import PlacedRole, engine_of, layout_of
+from flexrlhf.planning.placement.plan import Plan
+from flexrlhf.planning.placement.prediction import Prediction
+from flexrlhf.planning.search.request import PlanRequest
+from flexrlhf.planning.simulation.simulation import Simulation
+from flexrlhf.planning.simulation.simulator import simulate
+from flexrlhf.planning.workflow.groups import SHADOWS
+from flexrlhf.planning.workflow.iteration import iteration_graph
+from flexrlhf.planning.workflow.plan_durations import PlanDurations
+from flexrlhf.planning.workflow.shape import IterationShape
+
+_MOST_SAMPLES = 1024
+"""Samples per replica and pass beyond which nothing gets faster."""
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """One placement, whether it fits, and its simulated run."""
+
+    plan: Plan
+    """With micro-batches, and predicted if it fits; neither ranked nor explained."""
+    fit: Fit
+    simulation: Simulation | None = None
+
+
+def evaluate(request: PlanRequest, plan: Plan, *, rollout_micro_batches: int = 1) -> Evaluation:
+    """Returns the simulated course of a plan whose degrees are chosen.
+
+    Micro-batches that the plan leaves open become the largest that fit.
+
+    Args:
+        request: what is placed.
+        plan: role by role devices and degrees.
+        rollout_micro_batches: parts that are generated and scored on their own.
+    """
+    roles = _placed_roles(request, plan)
+    memory, roles, concurrent = _filled(request, roles, rollout_micro_batches)
+    fit = check_fit(memory, fill=request.memory_fill)
+    placement = {
+        role: replace(placed, micro_batch_samples=_micro_batch(roles, role))
+        for role, placed in plan.placement.items()
+    }
+    plan = replace(plan, placement=placement, feasible=fit.is_feasible)
+    if not fit.is_feasible:
+        return Evaluation(plan, fit)
+    shape = IterationShape(
+        num_samples=request.workload.num_samples,
+        rollout_micro_batches=rollout_micro_batches,
+        mini_batches=request.workload.mini_batches,
+        epochs=request.workload.epochs,
+        sync_every=request.sync_every,
+        max_staleness=request.max_staleness if "shadow_actor" in plan.placement else 0,
+    )
+    durations = PlanDurations(
+        request.cluster,
+        roles,
+        graph=iteration_graph(request.spec, plan, shape, 0),
+        shape=shape,
+        workload=request.workload,
+        memory=memory,
+        calibration=request.calibration,
+        concurrent=concurrent,
+    )
+    simulation = simulate(
+        lambda iteration: iteration_graph(request.spec, plan, shape, iteration),
+        durations,
+        num_in_flight=shape.num_in_flight,
+        sync_every=shape.sync_every,
+    )
+    predicted = _prediction(request, plan, roles, memory, simulation)
+    return Evaluation(replace(plan, predicted=predicted), fit, simulation)
+
+
+def _placed_roles(request: PlanRequest, plan: Plan) -> list[PlacedRole]:
+    placed: list[PlacedRole] = []
+    has_shadow = {original for original, shadow in SHADOWS.items() if shadow in plan.placement}
+    generator: Role = "shadow_actor" if "actor" in has_shadow else "actor"
+    for role, place in plan.placement.items():
+        model = request.model_of(role)
+        if model is None:
+            continue
+        generates = request.spec.generates and role == generator
+        placed.append(
+            PlacedRole(
+                role,
+                model,
+                place.devices,
+                layout_of(place),
+                engine_of(place, request.engine) if generates else None,
+                scores=role not in has_shadow,
+                micro_batch_samples=place.micro_batch_samples or 0,
+            )
+        )
+    return placed
+
+
+def _filled(
+    request: PlanRequest, roles: Sequence[PlacedRole], parts: int
+) -> tuple[DeviceMemory, list[PlacedRole], float]:
+    """Returns memory and roles with the largest micro-batches, and sequences decoded at once."""
+
+    def memory_of(roles: Sequence[PlacedRole], at_once: float) -> DeviceMemory:
+        return DeviceMemory(
+            request.cluster,
+            roles,
+            request.workload,
+            request.calibration,
+            generation_samples=at_once,
+        )
+
+    bare = memory_of(roles, 0.0)
+    samples = request.workload.num_samples
+    at_once, concurrent, filled = 1.0, 1.0, list[PlacedRole]()
+    for placed in roles:
+        if placed.engine is not None:
+            replicas = placed.engine_replicas
+            share = max(1, -(-samples // (parts * replicas)))
+            found = bare.largest_samples(placed, "generate", fill=request.memory_fill, most=share)
+            concurrent = float(max(1, found))
+            at_once = concurrent * replicas
+        filled.append(placed.with_micro_batch(_largest_pass(request, bare, placed)))
+    return memory_of(filled, at_once), filled, concurrent
+
+
+def _largest_pass(request: PlanRequest, memory: DeviceMemory, placed: PlacedRole) -> int:
+    """The user's micro-batch, or the largest that fits into training or scoring; 1 if none does."""
+    if placed.micro_batch_samples:
+        return placed.micro_batch_samples
+    stage = "train" if placed.model.is_trained else "score"
+    per_step = request.workload.num_samples / request.workload.mini_batches
+    most = min(_MOST_SAMPLES, max(1, int(per_step // placed.layout.data)))
+    return max(1, memory.largest_samples(placed, stage, fill=request.memory_fill, most=most))
+
+
+def _micro_batch(roles: Sequence[PlacedRole], role: Role) -> int | None:
+    return next((p.micro_batch_samples for p in roles if p.role == role), None)
+
+
+def _prediction(
+    request: PlanRequest,
+    plan: Plan,
+    roles: Sequence[PlacedRole],
+    memory: DeviceMemory,
+    simulation: Simulation,
+) -> Prediction:
+    iteration_s = simulation.iteration_s
+    price = request.cluster.price_per_hour(plan.devices)
+    samples = request.workload.num_samples
+    peak: dict[int, Mapping[Stage, int]] = {}
+    for kind in memory.kinds:
+        needs: dict[Stage, int] = {s: int(memory.need(kind, s).total) for s in MEMORY_STAGES}
+        peak |= dict.fromkeys(kind.devices, needs)
+    return Prediction(
+        iteration_s=iteration_s,
+        samples_per_s=samples / iteration_s,
+        stage_s=simulation.stage_s(),
+        shares=simulation.shares(),
+        peak_bytes=dict(sorted(peak.items())),
+        copies={placed.role: _copies(placed) for placed in roles},
+        max_batch=_max_batch(request, memory, roles),
+        cost_per_1k_samples=(
+            None if price is None else price / 3600 * iteration_s / samples * 1000
+        ),
+    )
+
+
+def _copies(placed: PlacedRole) -> float:
+    """Whole copies of the weights at rest over all devices of the role."""
+    return len(placed.devices) / placed.layout.weight_parts
+
+
+def _max_batch(request: PlanRequest, memory: DeviceMemory, roles: Sequence[PlacedRole]) -> int:
+    """Samples per device that generation and training can hold at once."""
+    found = [_MOST_SAMPLES]
+    for placed in roles:
+        if placed.model.is_trained:
+            found.append(
+                memory.largest_samples(
+                    placed, "train", fill=request.memory_fill, most=_MOST_SAMPLES
+                )
+            )
+        if placed.engine is not None:
+            found.append(
+                memory.largest_samples(
+                    placed, "generate", fill=request.memory_fill, most=_MOST_SAMPLES
+                )
+            )
+    return min(found)
