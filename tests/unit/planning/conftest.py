@@ -1,48 +1,75 @@
 from __future__ import annotations
 
-import heapq
-
 import pytest
 
-from flexrlhf.core.timeline import Span, Timeline
 from flexrlhf.planning.placement.plan import Plan, RolePlacement
-from flexrlhf.planning.workflow.events import (
-    FinishIteration,
-    GraphSubmitted,
-    StartTask,
-    StartTransfer,
-    StopRun,
-    TaskFinished,
-    TransferFinished,
-)
+from flexrlhf.planning.simulation.simulator import simulate
+from flexrlhf.planning.workflow.binding import TaskTime, TransferTime
+from flexrlhf.planning.workflow.events import StartTask, StartTransfer
 from flexrlhf.planning.workflow.scheduler import Scheduler
 
 
-class VirtualRun:
-    """Carries out a scheduler's actions on a virtual clock, as a simulator would.
+class CheckedScheduler(Scheduler):
+    """Checks its whole state after every event, and notes events and answers."""
 
-    Durations are by operation or kind, or by (name, iteration) for a single one. Spans go to one
-    track per group; transfers to the track of the group that receives them.
+    def __init__(self, start_iteration=0):
+        self.log = []
+        self.actions = []
+        super().__init__(start_iteration, log=self.log)
+
+    def handle(self, event):
+        actions = super().handle(event)
+        self.validate()
+        self.actions += actions
+        return actions
+
+
+class FixedDurations:
+    """Times by operation or kind, or by (name, iteration) for a single one.
+
+    A number is the compute time of a task, or the latency of a transfer.
     """
 
+    def __init__(self, times, links=None):
+        self.links = links or {}
+        self._times = times
+
+    def task_time(self, task):
+        time = self._time(task, task.operation)
+        return time if isinstance(time, TaskTime) else TaskTime(time)
+
+    def transfer_time(self, transfer):
+        time = self._time(transfer, transfer.kind)
+        return time if isinstance(time, TransferTime) else TransferTime(0.0, latency_s=time)
+
+    def _time(self, item, usual):
+        one = self._times.get((item.name, item.iteration))
+        return self._times[usual] if one is None else one
+
+
+class VirtualRun:
+    """What a checked scheduler does with the given graphs on a virtual clock."""
+
     def __init__(self, graphs, durations, *, num_in_flight, start_iteration=0):
-        self.log = []
-        self.scheduler = Scheduler(start_iteration, log=self.log)
-        self.actions = []
-        self.now_s = 0.0
-        self._graphs = list(graphs)
-        self._durations = durations
-        self._heap = []
-        self._num_started = 0
-        self.timeline = Timeline([group.name for group in self._graphs[0].groups])
-        for _ in range(min(num_in_flight, len(self._graphs))):
-            self._submit_next()
-        while self._heap:
-            self.now_s, _, event = heapq.heappop(self._heap)
-            self._handle(event)
+        self.scheduler = CheckedScheduler(start_iteration)
+        self.simulation = simulate(
+            lambda iteration: graphs[iteration - start_iteration],
+            FixedDurations(durations),
+            num_in_flight=num_in_flight,
+            iterations=len(graphs),
+            start_iteration=start_iteration,
+            scheduler=self.scheduler,
+        )
+        self.log = self.scheduler.log
+        self.actions = self.scheduler.actions
+        self.timeline = self.simulation.timeline
 
     def span(self, name, iteration=0):
-        (found,) = (s for s in self.timeline.spans if (s.name, s.iteration) == (name, iteration))
+        (found,) = (
+            activity
+            for activity in self.simulation.activities
+            if (activity.item.name, activity.item.iteration) == (name, iteration)
+        )
         return found
 
     def started(self, **wanted):
@@ -57,37 +84,15 @@ class VirtualRun:
         started = [action.transfer for action in self.actions if isinstance(action, StartTransfer)]
         return [transfer for transfer in started if transfer.kind == kind]
 
-    def _submit_next(self):
-        if self._graphs:
-            self._handle(GraphSubmitted(self._graphs.pop(0)))
 
-    def _handle(self, event):
-        actions = self.scheduler.handle(event)
-        self.scheduler.validate()
-        self.actions += actions
-        for action in actions:
-            match action:
-                case StartTask(task):
-                    self._begin(task, task.operation, task.group, task.stage, task.role, None)
-                case StartTransfer(transfer):
-                    stage = "sync" if transfer.kind == "weights" else "score"
-                    group = transfer.target_group
-                    self._begin(transfer, transfer.kind, group, stage, None, transfer.kind)
-                case FinishIteration():
-                    self._submit_next()
-                case StopRun():
-                    raise AssertionError(action)
+@pytest.fixture
+def checked_scheduler():
+    return CheckedScheduler
 
-    def _begin(self, item, duration_key, group, stage, role, transfer):
-        usual_s = self._durations[duration_key]
-        end_s = self.now_s + self._durations.get((item.name, item.iteration), usual_s)
-        self.timeline.append(
-            Span(item.name, group, stage, role, self.now_s, end_s, item.iteration, transfer)
-        )
-        finished = TaskFinished if transfer is None else TransferFinished
-        self._num_started += 1
-        event = finished(item.name, item.iteration)
-        heapq.heappush(self._heap, (end_s, self._num_started, event))
+
+@pytest.fixture
+def fixed_durations():
+    return FixedDurations
 
 
 @pytest.fixture
