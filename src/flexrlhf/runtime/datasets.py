@@ -12,6 +12,8 @@ from flexrlhf.config.data import Data, DataSource
 from flexrlhf.core.algorithm_specs import DataKind
 from flexrlhf.core.errors import DataError
 from flexrlhf.core.sources import REASONING_GYM
+from flexrlhf.learning.data.conversation import ChatFormat
+from flexrlhf.learning.data.exchanges import SequenceForm
 from flexrlhf.learning.data.preferences import load_preferences
 from flexrlhf.learning.data.prompts import load_prompts
 from flexrlhf.learning.data.rows import load_rows
@@ -81,11 +83,5 @@ def _read(
     if source.prompt_column != "auto":
         rows = [{**row, "prompt": row.get(source.prompt_column)} for row in rows]
     loader = load_supervised if kind == "supervised" else load_preferences
-    return loader(
-        rows,
-        tokenizer,
-        max_tokens=section.max_tokens,
-        too_long=section.too_long,
-        chat=source.chat,
-        system_prompt=source.system_prompt,
-    )
+    chat = ChatFormat(source.chat, source.system_prompt)
+    return loader(rows, tokenizer, SequenceForm(section.max_tokens, section.too_long, chat))

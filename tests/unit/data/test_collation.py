@@ -26,8 +26,8 @@ EXAMPLES = [
     SupervisedExample(2, (8, 9), (False, True)),
 ]
 PAIRS = [
-    PreferencePair(4, (1,), (1, 2, 3), (1, 5)),
-    PreferencePair(9, (6,), (6, 7), (6, 8, 9, 10)),
+    PreferencePair(4, (1, 2, 3), (1, 5)),
+    PreferencePair(9, (6, 7), (6, 8, 9, 10)),
 ]
 
 
@@ -121,7 +121,7 @@ def test_no_packing_needs_more_micro_batches_than_foreseen(lengths: list[int], s
 @given(
     pairs=st.lists(
         st.tuples(st.integers(1, 12), st.integers(1, 12)).map(
-            lambda lengths: PreferencePair(0, (), *((0,) * length for length in lengths))
+            lambda lengths: PreferencePair(0, *((0,) * length for length in lengths))
         ),
         min_size=1,
         max_size=12,

@@ -3,7 +3,11 @@ from __future__ import annotations
 import pytest
 
 from flexrlhf.core.errors import DataError
+from flexrlhf.learning.data.conversation import ChatFormat
+from flexrlhf.learning.data.exchanges import SequenceForm, read_exchange
 from flexrlhf.learning.data.preferences import load_preferences
+
+AUTO = ChatFormat()
 
 
 def user(text):
@@ -17,18 +21,20 @@ def assistant(text):
 CHAT = "<|start|> user two plus two <|end|> <|start|> assistant"
 
 
-def load(row, tokenizer, **options):
-    (pair,) = load_preferences([row], tokenizer, max_tokens=30, **options)
+def load(row, tokenizer, chat=AUTO):
+    (pair,) = load_preferences([row], tokenizer, SequenceForm(30, chat=chat))
     return pair
 
 
+def prompt_of(row, tokenizer):
+    return read_exchange(row, ("chosen", "rejected"), tokenizer, ChatFormat(), 0).prompt
+
+
 def test_plain_columns_end_with_the_end_token(make_tokenizer, ids):
-    row = {"prompt": "two plus two is", "chosen": " four .", "rejected": "five", "margin": 2}
+    row = {"prompt": "two plus two is", "chosen": " four .", "rejected": "five"}
     pair = load(row, make_tokenizer(adds="<s> $A"))
-    assert pair.prompt_tokens == ids("<s> two plus two is")
     assert pair.chosen_tokens == ids("<s> two plus two is four . </s>")
     assert pair.rejected_tokens == ids("<s> two plus two is five </s>")
-    assert pair.columns == {"margin": 2}
 
 
 def test_end_token_in_the_text_is_not_doubled(plain_tokenizer, ids):
@@ -39,7 +45,7 @@ def test_end_token_in_the_text_is_not_doubled(plain_tokenizer, ids):
 def test_implicit_prompt_is_what_both_begin_with(plain_tokenizer, ids):
     row = {"chosen": "what is two plus four", "rejected": "what is two plus five"}
     pair = load(row, plain_tokenizer)
-    assert pair.prompt_tokens == ids("what is two plus")  # though "f" is common too
+    assert prompt_of(row, plain_tokenizer) == ids("what is two plus")  # though "f" is common too
     assert pair.chosen_tokens == ids("what is two plus four </s>")
     assert pair.rejected_tokens == ids("what is two plus five </s>")
 
@@ -71,14 +77,14 @@ def test_implicit_prompt_is_what_both_begin_with(plain_tokenizer, ids):
 )
 def test_conversations_follow_the_template_up_to_its_end_token(chat_tokenizer, ids, row):
     pair = load(row, chat_tokenizer)
-    assert pair.prompt_tokens == ids(CHAT)
+    assert prompt_of(row, chat_tokenizer) == ids(CHAT)
     assert pair.chosen_tokens == ids(CHAT + " four <|end|>")
     assert pair.rejected_tokens == ids(CHAT + " five <|end|>")
 
 
 def test_chat_always_makes_plain_texts_a_conversation(chat_tokenizer, ids):
     row = {"prompt": "two plus two", "chosen": "four", "rejected": "five"}
-    pair = load(row, chat_tokenizer, chat="always", system_prompt="you are brief")
+    pair = load(row, chat_tokenizer, ChatFormat("always", "you are brief"))
     begin = "<|start|> system you are brief <|end|> " + CHAT
     assert pair.chosen_tokens == ids(begin + " four <|end|>")
 
@@ -99,7 +105,7 @@ def test_words_that_only_an_open_answer_begins_with_belong_to_no_prompt(make_tok
     )
     row = {"prompt": "two", "chosen": [assistant("four")], "rejected": [assistant("five")]}
     pair = load(row, tokenizer)
-    assert pair.prompt_tokens == ids("user two </s>")
+    assert prompt_of(row, tokenizer) == ids("user two </s>")
     assert pair.chosen_tokens == ids("user two </s> assistant four </s>")
 
 
@@ -129,9 +135,9 @@ def test_bad_rows_are_refused(chat_tokenizer, row, words):
 
 def test_longer_answer_counts(plain_tokenizer):
     row = {"prompt": "two plus", "chosen": "two", "rejected": "two plus four"}
-    load_preferences([row], plain_tokenizer, max_tokens=6)
+    load_preferences([row], plain_tokenizer, SequenceForm(6))
     with pytest.raises(DataError, match=r"Row 0 has 6 tokens, but data\.max_tokens = 5"):
-        load_preferences([row], plain_tokenizer, max_tokens=5)
+        load_preferences([row], plain_tokenizer, SequenceForm(5))
 
 
 def test_tokenizer_without_end_token_is_refused(make_tokenizer):

@@ -3,7 +3,11 @@ from __future__ import annotations
 import pytest
 
 from flexrlhf.core.errors import DataError
+from flexrlhf.learning.data.conversation import ChatFormat
+from flexrlhf.learning.data.exchanges import SequenceForm
 from flexrlhf.learning.data.supervised import load_supervised
+
+AUTO = ChatFormat()
 
 
 def user(text):
@@ -14,8 +18,8 @@ def assistant(text):
     return {"role": "assistant", "content": text}
 
 
-def load(row, tokenizer, **options):
-    (example,) = load_supervised([row], tokenizer, max_tokens=30, **options)
+def load(row, tokenizer, chat=AUTO):
+    (example,) = load_supervised([row], tokenizer, SequenceForm(30, chat=chat))
     return example
 
 
@@ -46,7 +50,10 @@ def test_conversational_prompt_and_completion(chat_tokenizer, ids):
     row = {"prompt": [user("two")], "completion": [assistant("four")]}
     example = load(row, chat_tokenizer)
     assert learnt(example) == ids("four <|end|>")
-    assert load({"prompt": "two", "completion": "four"}, chat_tokenizer, chat="always") == example
+    assert (
+        load({"prompt": "two", "completion": "four"}, chat_tokenizer, ChatFormat("always"))
+        == example
+    )
 
 
 @pytest.mark.parametrize("adds", ["", "<s> $A"])
@@ -76,8 +83,8 @@ def test_bad_rows_are_refused(chat_tokenizer, row, words):
 def test_long_rows(plain_tokenizer):
     rows = [{"text": "two plus two"}, {"text": "two"}]
     with pytest.raises(DataError, match=r"Row 0 has 4 tokens, but data\.max_tokens = 3"):
-        load_supervised(rows, plain_tokenizer, max_tokens=3)
-    (example,) = load_supervised(rows, plain_tokenizer, max_tokens=3, too_long="drop")
+        load_supervised(rows, plain_tokenizer, SequenceForm(3))
+    (example,) = load_supervised(rows, plain_tokenizer, SequenceForm(3, "drop"))
     assert example.index == 1
 
 

@@ -86,7 +86,6 @@ def test_six_steps_equal_adamw_with_clipping_and_schedule_by_hand():
     for number, wanted in enumerate(steps):
         backend.backward(loss_with(model, wanted))
         report = backend.step()
-        assert report.step == number + 1
         assert report.learning_rate == pytest.approx(rate(number), rel=1e-12)
         assert report.grad_norm == pytest.approx(norms[number], rel=1e-12)
     ours = [p.detach().flatten().tolist() for p in model.parameters()]
@@ -162,7 +161,7 @@ def test_a_gradient_that_is_not_finite_stops_the_run_and_changes_nothing(spoilt:
     assert all(torch.equal(p, q) for p, q in zip(model.parameters(), before, strict=True))
     assert all(p.grad is None for p in model.parameters())
     backend.backward(loss_with(model, gradients(model, 1, size=1.0)))
-    assert backend.step().step == 2
+    assert backend.step().learning_rate == pytest.approx(rate(1), rel=1e-12)
 
 
 def test_discarded_gradients_do_not_reach_the_next_step():

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
@@ -16,10 +16,43 @@ from flexrlhf.learning.data.conversation import (
     render_answers,
 )
 from flexrlhf.learning.data.row_files import Row
-from flexrlhf.learning.data.tokens import encode_answer, encode_beginnings
+from flexrlhf.learning.data.tokens import (
+    NumberedItem,
+    TooLong,
+    encode_answer,
+    encode_beginnings,
+    keep_short,
+)
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
+
+
+@dataclass(frozen=True, slots=True)
+class SequenceForm:
+    """How rows that hold answers become sequences."""
+
+    max_tokens: int
+    """Longest sequence allowed, prompt and answer together."""
+    too_long: TooLong = "error"
+    """What becomes of a row with a longer one."""
+    chat: ChatFormat = field(default_factory=ChatFormat)
+
+    def kept(
+        self, items: Sequence[NumberedItem], num_tokens: Callable[[NumberedItem], int]
+    ) -> list[NumberedItem]:
+        """Returns the items that are short enough.
+
+        Raises:
+            DataError: one is too long and may not be left out, or none is left.
+        """
+        return keep_short(
+            items,
+            num_tokens,
+            limit=self.max_tokens,
+            setting="data.max_tokens",
+            too_long=self.too_long,
+        )
 
 
 @dataclass(frozen=True, slots=True)

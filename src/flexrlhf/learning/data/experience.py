@@ -131,9 +131,7 @@ def collate(samples: Sequence[Sample], fields: Sequence[str] = ()) -> Batch:
     )
 
 
-def pack_by_tokens(
-    lengths: Sequence[int], *, max_tokens: int, num_bins: int = 0
-) -> list[list[int]]:
+def pack_by_tokens(lengths: Sequence[int], *, max_tokens: int) -> list[list[int]]:
     """Cuts sequences into bins whose padded size stays within a token budget.
 
     Longest first, so that the sequences of a bin are of like length. The same lengths always give
@@ -142,7 +140,6 @@ def pack_by_tokens(
     Args:
         lengths: tokens of each sequence.
         max_tokens: limit of (sequences in a bin) x (longest of the bin).
-        num_bins: bins to return at least; those left over are empty lists.
 
     Returns:
         Indices into `lengths`, bin by bin; every index occurs once.
@@ -164,5 +161,4 @@ def pack_by_tokens(
             bins[-1].append(index)
         else:
             bins.append([index])
-    bins.extend([] for _ in range(num_bins - len(bins)))
     return bins

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from flexrlhf.learning.data.conversation import ChatFormat, ChatMode
-from flexrlhf.learning.data.exchanges import read_exchange
+from flexrlhf.learning.data.exchanges import SequenceForm, read_exchange
 from flexrlhf.learning.data.row_files import Row
-from flexrlhf.learning.data.tokens import TooLong, keep_short
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -21,53 +19,28 @@ class PreferencePair:
 
     index: int
     """Row in the data set."""
-    prompt_tokens: tuple[int, ...]
     chosen_tokens: tuple[int, ...]
     rejected_tokens: tuple[int, ...]
-    columns: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
 
 def load_preferences(
-    rows: Sequence[Row],
-    tokenizer: PreTrainedTokenizerBase,
-    *,
-    max_tokens: int,
-    too_long: TooLong = "error",
-    chat: ChatMode = "auto",
-    system_prompt: str | None = None,
+    rows: Sequence[Row], tokenizer: PreTrainedTokenizerBase, form: SequenceForm
 ) -> list[PreferencePair]:
-    """Returns the rows' pairs, tokenised.
+    """Returns the rows' pairs, tokenised by the reward model's tokenizer.
 
-    Args:
-        rows: columns `chosen` and `rejected`, texts or lists of messages, and `prompt`; without
-            `prompt`, both begin with it.
-        tokenizer: the reward model's.
-        max_tokens: longest sequence allowed, prompt and answer together.
-        too_long: what becomes of longer pairs.
-        chat: `always` makes plain texts a user's and an assistant's message.
-        system_prompt: put before every conversation that has no system message.
+    A row has columns `chosen` and `rejected`, texts or lists of messages, and `prompt`; without
+    `prompt`, both begin with it.
 
     Raises:
         DataError: a column is missing, a row is too long or malformed, or a conversation meets a
             tokenizer without a chat template.
     """
-    chat_format = ChatFormat(chat, system_prompt)
-    pairs = [_pair(row, tokenizer, chat_format, index) for index, row in enumerate(rows)]
-    return keep_short(
-        pairs,
-        lambda pair: max(len(pair.chosen_tokens), len(pair.rejected_tokens)),
-        limit=max_tokens,
-        setting="data.max_tokens",
-        too_long=too_long,
-    )
+    pairs = [_pair(row, tokenizer, form, index) for index, row in enumerate(rows)]
+    return form.kept(pairs, lambda pair: max(len(pair.chosen_tokens), len(pair.rejected_tokens)))
 
 
 def _pair(
-    row: Row, tokenizer: PreTrainedTokenizerBase, chat_format: ChatFormat, index: int
+    row: Row, tokenizer: PreTrainedTokenizerBase, form: SequenceForm, index: int
 ) -> PreferencePair:
-    exchange = read_exchange(row, ("chosen", "rejected"), tokenizer, chat_format, index)
-    chosen, rejected = (exchange.prompt + answer for answer in exchange.answers)
-    columns = {
-        name: value for name, value in row.items() if name not in ("prompt", "chosen", "rejected")
-    }
-    return PreferencePair(index, exchange.prompt, chosen, rejected, columns)
+    exchange = read_exchange(row, ("chosen", "rejected"), tokenizer, form.chat, index)
+    return PreferencePair(index, *(exchange.prompt + answer for answer in exchange.answers))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from flexrlhf.core.errors import DataError
 from flexrlhf.core.plugins import import_package
@@ -12,16 +12,18 @@ from flexrlhf.core.sources import REASONING_GYM
 from flexrlhf.learning.data.reasoning_gym_rows import generate_rows
 from flexrlhf.learning.data.row_files import ROW_FILES, Row, read_row_file
 
+_TRAINING: Final = "train"
+"""The split that is read of a data set with several."""
+
 
 def load_rows(
     path: str | Path,
     *,
     size: int | None = None,
     seed: int = 0,
-    split: str | None = None,
     options: Mapping[str, Any] | None = None,
 ) -> Sequence[Row]:
-    """Returns the rows of a data set.
+    """Returns the rows of a data set; of one with several splits, those of `train`.
 
     Args:
         path: a file (`row_files.ROW_FILES`), a folder of such files, a folder that `datasets` saved
@@ -29,22 +31,14 @@ def load_rows(
         size: rows of a reasoning-gym task (its own default when None); of files, at most the first
             `size` rows are kept.
         seed: of a reasoning-gym task.
-        split: which part of a folder, such as `train`. When None, the training part where the
-            folder has one, else all of it.
         options: of a reasoning-gym task, by its own names.
 
     Raises:
         DataError: nothing is there, it cannot be read, or it has no rows.
         EngineMissing: the package that reads it is not installed.
     """
-    task = str(path).removeprefix(REASONING_GYM) if str(path).startswith(REASONING_GYM) else None
-    if split is not None and (task is not None or Path(path).is_file()):
-        raise DataError(
-            f"{path} has no splits, but split = {split!r} was asked for.",
-            "Only a folder has splits.",
-            "Remove split, or name the folder.",
-        )
-    if task is not None:
+    if str(path).startswith(REASONING_GYM):
+        task = str(path).removeprefix(REASONING_GYM)
         return generate_rows(task, size=size, seed=seed, options=options or {})
     if options:
         raise DataError(
@@ -52,13 +46,13 @@ def load_rows(
             f"Only a task that makes its own rows, {REASONING_GYM}TASK, takes options.",
             "Remove them.",
         )
-    rows = _read(Path(path), split)[:size]
+    rows = _read(Path(path))[:size]
     if not rows:
         raise DataError(f"{path} has no rows.", "At least one row is needed.", "Check the file.")
     return rows
 
 
-def _read(path: Path, split: str | None) -> list[Row]:
+def _read(path: Path) -> list[Row]:
     if path.is_file():
         return read_row_file(path)
     if not path.is_dir():
@@ -68,11 +62,11 @@ def _read(path: Path, split: str | None) -> list[Row]:
             "Correct the path; a data set of a hub must be downloaded first.",
         )
     if (path / "dataset_dict.json").is_file() or (path / "dataset_info.json").is_file():
-        return _read_saved_dataset(path, split)
-    return [row for file in _files_of(path, split) for row in read_row_file(file)]
+        return _read_saved_dataset(path)
+    return [row for file in _training_files(path) for row in read_row_file(file)]
 
 
-def _read_saved_dataset(path: Path, split: str | None) -> list[Row]:
+def _read_saved_dataset(path: Path) -> list[Row]:
     """Returns the rows of a folder made by `save_to_disk`."""
     datasets = import_package("datasets", needed_by=f"The data set {path}")
     try:
@@ -84,43 +78,34 @@ def _read_saved_dataset(path: Path, split: str | None) -> list[Row]:
             "Save it again.",
         ) from error
     if isinstance(saved, datasets.DatasetDict):
-        return saved[_choose_split(path, list(saved), split)].to_list()
-    if split is not None:
-        raise DataError(
-            f"The data set {path} has no splits.",
-            "A saved DatasetDict has some.",
-            f"Remove split = {split!r}.",
-        )
+        saved = saved[_training_split(path, list(saved))]
     return saved.to_list()
 
 
-def _choose_split(path: Path, known: list[str], split: str | None) -> str:
-    wanted = split or (known[0] if len(known) == 1 else "train")
-    if wanted not in known:
+def _training_split(path: Path, known: list[str]) -> str:
+    split = known[0] if len(known) == 1 else _TRAINING
+    if split not in known:
         raise DataError(
-            f"The data set {path} has no split {wanted!r}.",
+            f"The data set {path} has no split {split!r}.",
             f"It has {', '.join(known)}.",
             f"Give the folder of one of them, such as {path / known[0]}.",
         )
-    return wanted
+    return split
 
 
-def _files_of(folder: Path, split: str | None) -> list[Path]:
-    """Returns the folder's row files of a split, in order of their names.
+def _training_files(folder: Path) -> list[Path]:
+    """Returns the folder's row files, in order of their names: of its training part, if it has one.
 
     As on the hub, `train.jsonl` and `train-00000-of-00002.parquet` belong to split `train`.
     """
     files = sorted(file for file in folder.iterdir() if file.suffix in ROW_FILES and file.is_file())
-    of_split = [file for file in files if _split_of(file) == (split or "train")]
-    if of_split or (files and split is None):
-        return of_split or files
-    raise DataError(
-        f"The folder {folder} has no row files" + (f" of split {split!r}." if split else "."),
-        f"It has {', '.join(file.name for file in files)}."
-        if files
-        else f"Row files end with {', '.join(ROW_FILES)}.",
-        "Correct the path" + (" or the split." if split else "."),
-    )
+    if not files:
+        raise DataError(
+            f"The folder {folder} has no row files.",
+            f"Row files end with {', '.join(ROW_FILES)}.",
+            "Correct the path.",
+        )
+    return [file for file in files if _split_of(file) == _TRAINING] or files
 
 
 def _split_of(file: Path) -> str:

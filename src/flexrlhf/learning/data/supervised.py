@@ -7,15 +7,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from flexrlhf.core.errors import DataError
-from flexrlhf.learning.data.conversation import ChatFormat, ChatMode, as_messages
-from flexrlhf.learning.data.exchanges import Exchange, encode_conversation, read_exchange
-from flexrlhf.learning.data.row_files import Row
-from flexrlhf.learning.data.tokens import (
-    TooLong,
-    encode_answer,
-    encode_beginnings,
-    keep_short,
+from flexrlhf.learning.data.conversation import ChatFormat, as_messages
+from flexrlhf.learning.data.exchanges import (
+    Exchange,
+    SequenceForm,
+    encode_conversation,
+    read_exchange,
 )
+from flexrlhf.learning.data.row_files import Row
+from flexrlhf.learning.data.tokens import encode_answer, encode_beginnings
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -33,38 +33,19 @@ class SupervisedExample:
 
 
 def load_supervised(
-    rows: Sequence[Row],
-    tokenizer: PreTrainedTokenizerBase,
-    *,
-    max_tokens: int,
-    too_long: TooLong = "error",
-    chat: ChatMode = "auto",
-    system_prompt: str | None = None,
+    rows: Sequence[Row], tokenizer: PreTrainedTokenizerBase, form: SequenceForm
 ) -> list[SupervisedExample]:
-    """Returns the rows' examples, tokenised.
+    """Returns the rows' examples, tokenised by the policy's tokenizer.
 
-    Args:
-        rows: `messages`, of which the last assistant's message is learnt; or `prompt` with
-            `completion`, which is learnt; or `text`, which is learnt whole.
-        tokenizer: the policy's.
-        max_tokens: longest sequence allowed, prompt and answer together.
-        too_long: what becomes of longer examples.
-        chat: `always` makes a plain prompt and completion a conversation.
-        system_prompt: put before every conversation that has no system message.
+    A row has `messages`, of which the last assistant's message is learnt; or `prompt` with
+    `completion`, which is learnt; or `text`, which is learnt whole.
 
     Raises:
         DataError: no known columns, a row is too long or malformed, or a conversation meets a
             tokenizer without a chat template.
     """
-    chat_format = ChatFormat(chat, system_prompt)
-    examples = [_example(row, tokenizer, chat_format, index) for index, row in enumerate(rows)]
-    return keep_short(
-        examples,
-        lambda example: len(example.tokens),
-        limit=max_tokens,
-        setting="data.max_tokens",
-        too_long=too_long,
-    )
+    examples = [_example(row, tokenizer, form.chat, index) for index, row in enumerate(rows)]
+    return form.kept(examples, lambda example: len(example.tokens))
 
 
 def _example(

@@ -22,7 +22,7 @@ class _Numbered(Protocol):
     def index(self) -> int: ...
 
 
-_Item = TypeVar("_Item", bound=_Numbered)
+NumberedItem = TypeVar("NumberedItem", bound=_Numbered)
 
 
 def encode_beginnings(
@@ -81,13 +81,13 @@ def encode_answer(tokenizer: PreTrainedTokenizerBase, text: str, *, in_chat: boo
 
 
 def keep_short(
-    items: Sequence[_Item],
-    num_tokens: Callable[[_Item], int],
+    items: Sequence[NumberedItem],
+    num_tokens: Callable[[NumberedItem], int],
     *,
     limit: int,
     setting: str,
     too_long: TooLong,
-) -> list[_Item]:
+) -> list[NumberedItem]:
     """Returns the items of at most `limit` tokens.
 
     Args:

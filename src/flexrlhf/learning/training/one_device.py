@@ -84,7 +84,7 @@ class OneDeviceBackend:
         self._optimizer.step()
         self._optimizer.zero_grad(set_to_none=True)
         self._step += 1
-        return StepReport(grad_norm, rate, self._step)
+        return StepReport(grad_norm, rate)
 
     def discard_gradient(self) -> None:
         """Forgets what `backward` added since the last step."""

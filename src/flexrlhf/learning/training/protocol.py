@@ -19,8 +19,6 @@ class StepReport:
     """L2 norm over all parameters before clipping."""
     learning_rate: float
     """The rate that this step used."""
-    step: int
-    """Optimiser steps taken so far, this one included."""
 
 
 class TrainBackend(Protocol):
