@@ -16,6 +16,8 @@ from flexrlhf.planning.costs.shape import ModelShape
 
 _TEXT_PART: Final = "text_config"
 _TEXT_SUFFIX: Final = "_text"
+_OUTER_KEYS: Final = ("tie_word_embeddings", "architectures", "is_encoder_decoder")
+"""What the whole says of its language model too."""
 
 
 def shape_of_config(
@@ -81,7 +83,7 @@ def _language_part(document: Mapping[str, Any], where: str) -> tuple[ConfigKeys,
     inner = document.get(_TEXT_PART)
     if isinstance(inner, Mapping):
         inner = cast("Mapping[str, Any]", inner)
-        outer = {key: document[key] for key in ("tie_word_embeddings",) if key in document}
+        outer = {key: document[key] for key in _OUTER_KEYS if key in document}
         own = {"model_type": f"{family}{_TEXT_SUFFIX}", **outer, **inner}
         return _language_part(own, where)
     if f"{family}{_TEXT_SUFFIX}" in FAMILIES:

@@ -218,6 +218,13 @@ def test_the_language_model_inside_one_that_sees():
     assert alone.num_params == shape.num_params - shape.head_params
 
 
+def test_a_text_encoder_inside_another_model_is_no_language_model():
+    inner = {**LLAMA, "model_type": "clip_text_model"}
+    outer = {"model_type": "clip", "architectures": ["CLIPModel"], "text_config": inner}
+    with pytest.raises(ConfigError, match="is that of CLIPModel, no causal language model"):
+        shape_of_config(outer, "clip")
+
+
 def test_nemotron_blocks_have_letters_or_words():
     letters = {
         "model_type": "nemotron_h",
