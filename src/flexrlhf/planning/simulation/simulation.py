@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 
 from flexrlhf.core.names import Role, Stage
 from flexrlhf.core.timeline import SHARES, Share, Timeline
@@ -36,7 +37,7 @@ class Finish:
     """Place of the activity whose end finished it; None for an iteration without any."""
 
 
-@dataclass(frozen=True)  # Without slots: measures are kept once they are asked for.
+@dataclass(frozen=True, repr=False)  # Without slots: measures are kept once they are asked for.
 class Simulation:
     """Everything that was done on the virtual clock.
 
@@ -56,6 +57,12 @@ class Simulation:
     """Of the shared links, in bytes/s."""
     link_loads: Mapping[str, tuple[tuple[float, float], ...]]
     """Per link the times at which its load changed, and the bytes/s from then on."""
+
+    def __repr__(self) -> str:
+        return (
+            f"Simulation({len(self.finishes)} iterations, {len(self.activities)} activities, "
+            f"{self.iteration_s:g} s per iteration)"
+        )
 
     @property
     def groups(self) -> tuple[DeviceGroup, ...]:
@@ -80,8 +87,7 @@ class Simulation:
             for finish in self.finishes
             if self.window.first <= finish.iteration <= self.window.last
         ]
-        starts_s = [self.window.start_s, *times_s]
-        return tuple(end - start for start, end in zip(starts_s, times_s, strict=False))
+        return tuple(end - start for start, end in pairwise([self.window.start_s, *times_s]))
 
     def percentile_s(self, percent: float) -> float:
         """Returns the time within which so many of 100 iterations of the window are done."""
@@ -207,10 +213,8 @@ def _mean_load(steps: Sequence[tuple[float, float]], start_s: float, end_s: floa
     """Bytes/s between two moments, of a load that changes in steps."""
     if not end_s > start_s:
         return 0.0
-    ends_s = [time_s for time_s, _ in steps[1:]] + [math.inf]
     num_bytes = sum(
         load * max(0.0, min(until_s, end_s) - max(from_s, start_s))
-        for (from_s, load), until_s in zip(steps, ends_s, strict=True)
-        if load
+        for (from_s, load), (until_s, _) in pairwise([*steps, (end_s, 0.0)])
     )
     return num_bytes / (end_s - start_s)

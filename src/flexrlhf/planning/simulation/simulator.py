@@ -24,8 +24,9 @@ from flexrlhf.planning.workflow.events import (
 from flexrlhf.planning.workflow.graph import Graph, Task, Transfer
 from flexrlhf.planning.workflow.scheduler import Scheduler
 
-MOST_ITERATIONS: Final = 32
-"""Iterations after which a run that does not repeat is no longer watched."""
+MOST_ITERATIONS: Final = 64
+"""Iterations after which a run that does not repeat is no longer watched. Few take long: those with
+two bottlenecks so alike that the lesser one rules at first."""
 
 
 def simulate(
@@ -47,7 +48,8 @@ def simulate(
 
     Without `iterations` the run is watched until it repeats, and what goes on then is cut off: a
     synchronous run for one iteration, a pipelined one until an iteration finishes in a state in
-    which an earlier one did, or for `MOST_ITERATIONS`. That needs iterations that are alike.
+    which an earlier one did; of one that has not repeated after `MOST_ITERATIONS` the latter half
+    counts. That needs iterations that are alike.
 
     Args:
         graph_of: makes the graph of an iteration.
@@ -61,11 +63,14 @@ def simulate(
         scheduler: a new one that begins with `start_iteration`; made here unless given.
 
     Raises:
-        ValueError: a duration is negative or not finite, a transfer names an unknown link, or fewer
-            than one iteration is asked for.
+        ValueError: a duration is negative or not finite, a transfer names an unknown link, or there
+            is not even one iteration, or one in flight.
     """
-    if iterations is not None and iterations < 1:
-        raise ValueError(f"A run has at least one iteration, not {iterations}.")
+    if num_in_flight < 1 or (iterations is not None and iterations < 1):
+        raise ValueError(
+            f"A run has at least one iteration, not {iterations}, and one in flight, "
+            f"not {num_in_flight}."
+        )
     run = _Run(graph_of, durations, scheduler or Scheduler(start_iteration), start_iteration)
     if iterations is None:
         history = StateHistory(start_iteration, sync_every)
@@ -78,7 +83,7 @@ def simulate(
         window = mean_window(
             [finish.time_s for finish in finishes],
             start_iteration=start_iteration,
-            num_warm_up=2 * (num_in_flight - 1),
+            num_warm_up=len(finishes) // 2 if iterations is None else 2 * (num_in_flight - 1),
             num_last=0 if iterations is None else num_in_flight - 1,
         )
     return Simulation(
