@@ -13,14 +13,20 @@ def devices_by_groups(
     groups: Sequence[DeviceGroup],
 ) -> dict[tuple[str, ...], tuple[int, ...]]:
     """Returns the devices that do the same all the time, by the names of their groups."""
-    groups_of: dict[int, list[str]] = {}
+    alike: dict[tuple[str, ...], set[int]] = {}
     for group in groups:
-        for device in group.devices:
-            groups_of.setdefault(device, []).append(group.name)
-    alike: dict[tuple[str, ...], list[int]] = {}
-    for device in sorted(groups_of):
-        alike.setdefault(tuple(groups_of[device]), []).append(device)
-    return {names: tuple(devices) for names, devices in alike.items()}
+        rest = set(group.devices)
+        for names, devices in tuple(alike.items()):
+            shared = devices & rest
+            if shared:
+                alike[*names, group.name] = shared
+                rest.difference_update(shared)
+                devices.difference_update(shared)
+                if not devices:
+                    del alike[names]
+        if rest:
+            alike[group.name,] = rest
+    return {names: tuple(sorted(devices)) for names, devices in alike.items()}
 
 
 class DeviceTime:

@@ -203,6 +203,6 @@ def _rivals(groups: tuple[DeviceGroup, ...]) -> dict[str, frozenset[str]]:
     """Per group the groups that share a device with it, itself among them."""
     devices = {group.name: frozenset(group.devices) for group in groups}
     return {
-        name: frozenset(other for other, held in devices.items() if held & own)
+        name: frozenset(other for other, held in devices.items() if not held.isdisjoint(own))
         for name, own in devices.items()
     }
