@@ -68,8 +68,7 @@ def simulate(
     """
     if num_in_flight < 1 or (iterations is not None and iterations < 1):
         raise ValueError(
-            f"A run has at least one iteration, not {iterations}, and one in flight, "
-            f"not {num_in_flight}."
+            f"iterations = {iterations} and num_in_flight = {num_in_flight}; each is at least 1."
         )
     run = _Run(graph_of, durations, scheduler or Scheduler(start_iteration), start_iteration)
     if iterations is None:
