@@ -9,10 +9,20 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from flexrlhf.core.errors import EngineMissing
+
 _CPU = "sys/devices/system/cpu"
 _QUOTA_V2 = "sys/fs/cgroup/cpu.max"
 _QUOTA_V1 = ("sys/fs/cgroup/cpu/cpu.cfs_quota_us", "sys/fs/cgroup/cpu/cpu.cfs_period_us")
-_MEMORY_LIMITS = ("sys/fs/cgroup/memory.max", "sys/fs/cgroup/memory/memory.limit_in_bytes")
+_CGROUPS_V2_V1 = (
+    ("sys/fs/cgroup/memory.max", "sys/fs/cgroup/memory.current", "sys/fs/cgroup/memory.stat"),
+    (
+        "sys/fs/cgroup/memory/memory.limit_in_bytes",
+        "sys/fs/cgroup/memory/memory.usage_in_bytes",
+        "sys/fs/cgroup/memory/memory.stat",
+    ),
+)
+"""A container's limit, what its processes use, and of what that consists."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,11 +59,29 @@ def memory(root: Path = Path("/")) -> Memory | None:
         root: where `proc` and `sys` are mounted.
     """
     machine = _kernel_memory(root) or _psutil_memory()
-    limits = [int(text) for path in _MEMORY_LIMITS if (text := file_text(root / path)).isdecimal()]
-    if machine is None or not limits:
+    container = _container_memory(root)
+    if machine is None or container is None:
         return machine
-    limit = min(limits)
-    return Memory(min(machine.total_bytes, limit), min(machine.available_bytes, limit))
+    return Memory(
+        min(machine.total_bytes, container.total_bytes),
+        min(machine.available_bytes, container.available_bytes),
+    )
+
+
+def available_bytes() -> int:
+    """Returns the main memory that this process could still take.
+
+    Raises:
+        EngineMissing: neither the kernel nor psutil tells.
+    """
+    state = memory()
+    if state is None:
+        raise EngineMissing(
+            "This system does not tell how much memory is free.",
+            "On systems without /proc/meminfo the package psutil tells.",
+            "Run `pip install psutil`.",
+        )
+    return state.available_bytes
 
 
 def file_text(path: Path) -> str:
@@ -84,6 +112,19 @@ def _kernel_memory(root: Path) -> Memory | None:
         return None
     total, available = (int(rows[key].split()[0]) * 1024 for key in ("MemTotal", "MemAvailable"))
     return Memory(total, available)
+
+
+def _container_memory(root: Path) -> Memory | None:
+    """Returns the memory of the container around this process, None without a limit."""
+    for limit, usage, statistics in _CGROUPS_V2_V1:
+        total, used = file_text(root / limit), file_text(root / usage)
+        if total.isdecimal():
+            rows = dict(row.split() for row in file_text(root / statistics).splitlines())
+            # Files that nobody reads any more leave when their memory is wanted.
+            evictable = int(rows.get("total_inactive_file", rows.get("inactive_file", "0")))
+            held = int(used) - evictable if used.isdecimal() else 0
+            return Memory(int(total), max(0, int(total) - held))
+    return None
 
 
 def _psutil_memory() -> Memory | None:

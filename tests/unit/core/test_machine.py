@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from flexrlhf.core import machine
+from flexrlhf.core.errors import EngineMissing
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="reads Linux kernel files")
 
@@ -79,6 +80,30 @@ def test_memory_is_the_kernels_within_the_containers_limit(tmp_path: Path, limit
     assert machine.memory(tmp_path) == expected
 
 
+@pytest.mark.parametrize(
+    ("folder", "limit", "usage", "row"),
+    [
+        ("sys/fs/cgroup", "memory.max", "memory.current", "inactive_file"),
+        (
+            "sys/fs/cgroup/memory",
+            "memory.limit_in_bytes",
+            "memory.usage_in_bytes",
+            "total_inactive_file",
+        ),
+    ],
+)
+def test_what_a_container_uses_is_not_free_but_for_its_old_files(
+    tmp_path: Path, folder, limit, usage, row
+):
+    write(tmp_path, "proc/meminfo", MEMINFO)
+    write(tmp_path, f"{folder}/{limit}", "1000000\n")
+    write(tmp_path, f"{folder}/{usage}", "700000\n")
+    write(tmp_path, f"{folder}/memory.stat", f"anon 600000\n{row} 50000\n")
+    assert machine.memory(tmp_path) == machine.Memory(1000000, 350000)
+    write(tmp_path, f"{folder}/{usage}", "1200000\n")
+    assert machine.memory(tmp_path) == machine.Memory(1000000, 0)
+
+
 def test_memory_agrees_with_psutil():
     psutil = pytest.importorskip("psutil")
     assert machine.memory().total_bytes <= psutil.virtual_memory().total
@@ -90,3 +115,6 @@ def test_memory_is_unknown_without_kernel_files_and_psutil(tmp_path: Path, monke
 
     monkeypatch.setattr(importlib, "import_module", refuse)
     assert machine.memory(tmp_path) is None
+    monkeypatch.setattr(machine, "memory", lambda: None)
+    with pytest.raises(EngineMissing, match="pip install psutil"):
+        machine.available_bytes()

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from flexrlhf.core import machine
 from flexrlhf.learning.training import memory
 
 CPU = torch.device("cpu")
@@ -48,6 +49,11 @@ def test_held_memory_grows_with_a_tensor():
 
 def test_free_memory_is_within_that_of_the_machine():
     assert 0 < memory.free_bytes(CPU) < 1 << 50
+
+
+def test_a_containers_limit_bounds_what_is_free(monkeypatch):
+    monkeypatch.setattr(machine, "memory", lambda: machine.Memory(100 * MIB, 7 * MIB))
+    assert memory.free_bytes(CPU) == 7 * MIB
 
 
 @pytest.mark.parametrize("error", [PermissionError, OSError])

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import psutil
 import torch
 from torch import nn
 
 from flexrlhf.core.errors import ConfigError
+from flexrlhf.core.machine import available_bytes
 from flexrlhf.learning.models.heads import pretrained
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ def require_memory(auto_class: Any, config: PreTrainedConfig, dtype: torch.dtype
     """
     with torch.device("meta"):
         model = auto_class.from_config(config, trust_remote_code=False)
-    needed, free = num_parameters(model) * dtype.itemsize, psutil.virtual_memory().available
+    needed, free = num_parameters(model) * dtype.itemsize, available_bytes()
     if needed > free:
         raise ConfigError(
             f"A {config.model_type} model of {num_parameters(model):,} weights needs "

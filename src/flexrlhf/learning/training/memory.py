@@ -7,6 +7,8 @@ from pathlib import Path
 import psutil
 import torch
 
+from flexrlhf.core.machine import available_bytes
+
 _STATUS = Path("/proc/self/status")
 _CLEAR_REFS = Path("/proc/self/clear_refs")
 
@@ -45,8 +47,11 @@ def held_bytes(device: torch.device) -> int:
 
 
 def free_bytes(device: torch.device) -> int:
-    """Returns the bytes that could still be taken; on a GPU, also those that torch only caches."""
+    """Returns the bytes that could still be taken.
+
+    On a GPU those that torch only caches are among them; on a CPU a container's limit counts.
+    """
     if device.type == "cuda":
         cached = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
         return torch.cuda.mem_get_info(device)[0] + cached
-    return psutil.virtual_memory().available
+    return available_bytes()
