@@ -6,36 +6,50 @@ Source: nccl-tests, doc/PERFORMANCE.md: with S the bytes of the whole result, a 
 
 from __future__ import annotations
 
+from flexrlhf.planning.costs.calibration import Calibration
 from flexrlhf.planning.costs.groups import CommunicationGroup
 
 
-def all_gather_s(num_bytes: float, group: CommunicationGroup, efficiency: float) -> float:
+def all_gather_s(num_bytes: float, group: CommunicationGroup, calibration: Calibration) -> float:
     """Returns the seconds until every member has all `num_bytes`, of which each held a part.
 
     Args:
         num_bytes: of the whole result.
         group: the members.
-        efficiency: share of the link's bandwidth that large messages reach.
+        calibration: shares of the links' bandwidth that large messages reach.
     """
-    return _ring_s(num_bytes, group, efficiency, rounds=1)
+    return _ring_s(num_bytes, group, calibration, rounds=1)
 
 
-def reduce_scatter_s(num_bytes: float, group: CommunicationGroup, efficiency: float) -> float:
+def reduce_scatter_s(
+    num_bytes: float, group: CommunicationGroup, calibration: Calibration
+) -> float:
     """Returns the seconds until each member has its part of the sum of `num_bytes`."""
-    return _ring_s(num_bytes, group, efficiency, rounds=1)
+    return _ring_s(num_bytes, group, calibration, rounds=1)
 
 
-def all_reduce_s(num_bytes: float, group: CommunicationGroup, efficiency: float) -> float:
+def all_reduce_s(num_bytes: float, group: CommunicationGroup, calibration: Calibration) -> float:
     """Returns the seconds until every member has the sum of `num_bytes`."""
-    return _ring_s(num_bytes, group, efficiency, rounds=2)
+    return _ring_s(num_bytes, group, calibration, rounds=2)
 
 
-def _ring_s(num_bytes: float, group: CommunicationGroup, efficiency: float, rounds: int) -> float:
+def ring_rate(group: CommunicationGroup, calibration: Calibration) -> float:
+    """Returns the bytes/s at which each member sends along the ring: the slowest link counts."""
+    rate = group.inside.bandwidth * calibration.link_efficiency
+    if group.between is not None:
+        share = group.between.bandwidth / group.rivals
+        rate = min(rate, share * calibration.network_efficiency)
+    return rate
+
+
+def _ring_s(
+    num_bytes: float, group: CommunicationGroup, calibration: Calibration, rounds: int
+) -> float:
     if group.size == 1:
         return 0.0
     moved = num_bytes * (group.size - 1) / group.size
     hops_s = group.latency_s * _hops(group.size)
-    return rounds * (moved / (group.bandwidth * efficiency) + hops_s)
+    return rounds * (moved / ring_rate(group, calibration) + hops_s)
 
 
 def _hops(size: int) -> int:

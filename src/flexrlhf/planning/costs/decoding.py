@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 from flexrlhf.planning.cluster.device_type import DeviceType
+from flexrlhf.planning.cluster.link import Link
 from flexrlhf.planning.costs.calibration import Calibration
 from flexrlhf.planning.costs.collectives import all_gather_s, all_reduce_s
 from flexrlhf.planning.costs.groups import CommunicationGroup
 from flexrlhf.planning.costs.held_model import DTYPE_BYTES, HeldModel
 from flexrlhf.planning.costs.lengths import Lengths
 from flexrlhf.planning.costs.memory import Engine
+
+_PREFILL_LAUNCHES: Final = 20
+"""Operations per layer of a prefill; engines with captured decode steps launch these too."""
+_COPIED_CACHE: Final = 3
+"""Times a cache is moved where every step writes it anew: read, written, read by attention."""
+_COLLECTIVES_PER_LAYER: Final = 2
+"""Under tensor parallelism, behind attention and behind the MLP. Source: Megatron-LM."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,20 +37,21 @@ class Decoder:
     tensor_group: CommunicationGroup
     shard_group: CommunicationGroup
     pipeline: int = 1
+    pipeline_link: Link | None = None
 
     def prefill_s(self, num_prompts: float, prompt: Lengths) -> float:
         """Returns the seconds in which `num_prompts` distinct prompts are taken in."""
-        if prompt.mean == 0:
+        if prompt.mean == 0 or num_prompts <= 0:
             return 0.0
         tokens = num_prompts * prompt.mean
         context = prompt.mean_square / prompt.mean / 2
-        flops = self.model.shape.forward_flops(tokens, context, with_head=False)
-        calibration = self.calibration
+        calibration, shape = self.calibration, self.model.shape
+        flops = shape.forward_flops(tokens, context, with_head=False)
         speed = self.device.peak_flops(self.model.compute_dtype) * calibration.forward_efficiency
-        layers_s = calibration.layer_s * self.model.shape.layers
-        return (
-            flops / speed / self.engine.tensor / self.pipeline + layers_s + self._reduce_s(tokens)
-        )
+        products_s = flops / speed / self.engine.tensor / self.pipeline
+        launches_s = calibration.launch_s * _PREFILL_LAUNCHES * shape.layers
+        weights_s = self._weights_read(tokens) * self._width / self.engine.tensor / self._bandwidth
+        return max(products_s, launches_s, weights_s) + self._reduce_s(tokens)
 
     def decode_s(self, samples: float, limit: float, prompt: Lengths, response: Lengths) -> float:
         """Returns the seconds of all decode steps for `samples` sequences.
@@ -77,19 +87,36 @@ class Decoder:
             batch: sequences.
             context: tokens that each attends to.
         """
-        shape, calibration, split = self.model.shape, self.calibration, self.engine.tensor
-        width = DTYPE_BYTES[self.model.compute_dtype]
-        bandwidth = self.device.memory_bandwidth * calibration.decode_bandwidth
-        speed = self.device.peak_flops(self.model.compute_dtype) * calibration.forward_efficiency
+        calibration, layers = self.calibration, self.model.shape.layers
+        work_s = self._work_s(batch, context)
+        if self.engine.launches:
+            # The host runs ahead of the device, so only the slower of the two counts.
+            work_s = max(work_s, calibration.launch_s * self.engine.launches * layers)
+        else:
+            work_s += calibration.decode_layer_s * layers
+        step_s = self._gathered(work_s) + self._reduce_s(batch / self.pipeline)
+        return step_s + self._hops_s() + calibration.step_s
+
+    @property
+    def _width(self) -> int:
+        return DTYPE_BYTES[self.model.compute_dtype]
+
+    @property
+    def _bandwidth(self) -> float:
+        return self.device.memory_bandwidth * self.calibration.decode_bandwidth
+
+    def _work_s(self, batch: float, context: float) -> float:
+        """Weights read or products done, and the cache read."""
+        shape, split = self.model.shape, self.engine.tensor
+        speed = self.device.peak_flops(self.model.compute_dtype)
+        speed *= self.calibration.forward_efficiency
         passes = batch / self.pipeline  # with p stages, p parts of the batch are under way
-        weights_s = self._weights_read(passes) * width / split / bandwidth
-        cache_split = min(split, shape.cache_heads)
-        cache = batch * context * shape.cache_values_per_token * width / cache_split
+        weights_s = self._weights_read(passes) * self._width / split / self._bandwidth
         products_s = shape.forward_flops(passes, 0.0) / split / speed
-        layer_s = calibration.eager_layer_s if self.engine.eager else calibration.decode_layer_s
-        launches_s = shape.layers * layer_s + calibration.step_s
-        work_s = max(weights_s, products_s) + cache / bandwidth / self.pipeline
-        return self._gathered(launches_s + work_s) + self._reduce_s(passes)
+        cache_split = min(split, shape.cache_heads)
+        cache = batch * context * shape.cache_values_per_token * self._width / cache_split
+        moved = _COPIED_CACHE if self.engine.copies_cache else 1
+        return max(weights_s, products_s) + moved * cache / self._bandwidth / self.pipeline
 
     def _weights_read(self, batch: float) -> float:
         """Parameters that a step touches: of the experts only those that some token chose."""
@@ -106,14 +133,20 @@ class Decoder:
         """Adds the gather of all weights, where each step needs one."""
         if self.engine.mode != "per_token":
             return work_s
-        gather_s = all_gather_s(
-            self.model.weight_bytes, self.shard_group, self.calibration.link_efficiency
-        )
+        gather_s = all_gather_s(self.model.weight_bytes, self.shard_group, self.calibration)
         return work_s + gather_s - self.calibration.overlap * min(work_s, gather_s)
 
     def _reduce_s(self, tokens: float) -> float:
         """Two all-reduces of the hidden state per layer under tensor parallelism."""
-        width = DTYPE_BYTES[self.model.compute_dtype]
-        num_bytes = tokens * self.model.shape.hidden * width
-        once = all_reduce_s(num_bytes, self.tensor_group, self.calibration.link_efficiency)
-        return 2 * self.model.shape.layers * once
+        if self.tensor_group.size == 1:
+            return 0.0
+        num_bytes = tokens * self.model.shape.hidden * DTYPE_BYTES[self.model.weight_dtype]
+        once = all_reduce_s(num_bytes, self.tensor_group, self.calibration)
+        once += self.calibration.collective_s
+        return _COLLECTIVES_PER_LAYER * self.model.shape.layers * once
+
+    def _hops_s(self) -> float:
+        """A token passes every stage of a pipeline before the next one begins."""
+        if self.pipeline == 1 or self.pipeline_link is None:
+            return 0.0
+        return self.pipeline * (self.pipeline_link.latency_s + self.calibration.collective_s)

@@ -25,13 +25,6 @@ class CommunicationGroup:
     """Groups of the same kind that share a node's adapters with it, itself among them."""
 
     @property
-    def bandwidth(self) -> float:
-        """Bytes/s at which each member can send along a ring, before any loss."""
-        if self.between is None:
-            return self.inside.bandwidth
-        return min(self.inside.bandwidth, self.between.bandwidth / self.rivals)
-
-    @property
     def latency_s(self) -> float:
         """Seconds of one hop."""
         return (self.between or self.inside).latency_s

@@ -34,12 +34,20 @@ class Engine:
     """Devices over which the generating copy is split."""
     continuous: bool = True
     """Sequences leave and enter; otherwise a batch lasts as long as its longest."""
-    eager: bool = False
-    """Every decode step is launched operation by operation."""
+    launches: int = 0
+    """Operations per layer that the host launches one by one in a decode step; 0: captured."""
+    copies_cache: bool = False
+    """Every step writes the whole cache anew, as `transformers` does when it appends by `cat`."""
+    most_samples: int | None = None
+    """Sequences that a replica decodes at once, at most; None: as many as memory holds."""
     shares_prompts: bool = True
     """A group's prompt is computed once."""
     has_own_copy: bool = False
     """The engine keeps weights beside the trainer's, although their layouts agree."""
+
+    def pipeline_of(self, layout: Layout) -> int:
+        """Returns the pipeline stages while generating: resharding folds them."""
+        return 1 if self.mode == "tensor_parallel" else layout.pipeline
 
 
 def resting_bytes(model: HeldModel, layout: Layout) -> Bytes:
@@ -64,18 +72,19 @@ def generation_bytes(
     """
     shape = model.shape
     split = min(engine.tensor, shape.cache_heads)
+    pipeline = engine.pipeline_of(layout)
     found = {
         "cache": samples
         * tokens
         * shape.cache_values_per_token
         * DTYPE_BYTES[model.compute_dtype]
-        / (split * layout.pipeline),
+        / (split * pipeline),
         "logits": samples * shape.vocab * 4.0 / engine.tensor,
     }
-    whole = shape.num_params * DTYPE_BYTES[model.compute_dtype] / layout.pipeline
+    whole = shape.num_params * DTYPE_BYTES[model.compute_dtype] / pipeline
     if engine.mode == "per_token":
         found["gathered layers"] = _GATHERED_LAYERS * whole / shape.layers
-    elif engine.has_own_copy or engine.tensor * layout.pipeline != layout.weight_parts:
+    elif engine.has_own_copy or engine.tensor * pipeline != layout.weight_parts:
         found["engine weights"] = whole / engine.tensor
     return found
 

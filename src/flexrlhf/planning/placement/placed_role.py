@@ -31,7 +31,12 @@ class PlacedRole:
         """Copies of the model that generate next to each other."""
         if self.engine is None:
             return 0
-        return max(1, len(self.devices) // (self.engine.tensor * self.layout.pipeline))
+        return max(1, len(self.devices) // (self.engine.tensor * self.engine_pipeline))
+
+    @property
+    def engine_pipeline(self) -> int:
+        """Pipeline stages of a replica of the engine."""
+        return 1 if self.engine is None else self.engine.pipeline_of(self.layout)
 
     def with_micro_batch(self, samples: int) -> PlacedRole:
         """Returns the same place with another micro-batch."""

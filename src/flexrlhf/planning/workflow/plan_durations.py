@@ -14,6 +14,7 @@ from flexrlhf.planning.costs.decoding import Decoder
 from flexrlhf.planning.costs.groups import (
     CommunicationGroup,
     data_group,
+    pipeline_link,
     replica_group,
     shard_group,
     tensor_group,
@@ -88,19 +89,22 @@ class PlanDurations:
         """Returns what `transfer` moves: a pipelined broadcast needs each byte once per node."""
         source = self._nodes(self._groups[transfer.source_group])
         target = self._nodes(self._groups[transfer.target_group])
+        calibration = self._calibration
+        latency_s = 0.0
         if transfer.kind == "weights":
-            share = self._calibration.link_efficiency / self._calibration.sync_efficiency
+            share = calibration.network_efficiency / calibration.sync_efficiency
             num_bytes = share * sum(self._roles[role].model.weight_bytes for role in transfer.roles)
+            latency_s = calibration.sync_s
         else:
             num_bytes = self._rollout_samples * self._workload.mean_tokens * _EXPERIENCE_BYTES
         joined = {node.index for node in source} | {node.index for node in target}
         link = self._cluster.link_between(source[0], target[-1])
         if len(joined) == 1:
             width = min(len(self._groups[transfer.target_group].devices), 8)
-            capacity = link.bandwidth * self._calibration.link_efficiency * width
-            return TransferTime(num_bytes, (), link.latency_s + num_bytes / capacity)
+            capacity = link.bandwidth * calibration.link_efficiency * width
+            return TransferTime(num_bytes, (), latency_s + link.latency_s + num_bytes / capacity)
         names = tuple(f"node{index}" for index in sorted(joined))
-        return TransferTime(num_bytes, names, link.latency_s)
+        return TransferTime(num_bytes, names, latency_s + link.latency_s)
 
     @property
     def _rollout_samples(self) -> float:
@@ -125,8 +129,10 @@ class PlanDurations:
         workload, decoder = self._workload, self._decoders[placed.role]
         samples = self._rollout_samples / placed.engine_replicas
         shared = workload.samples_per_prompt if decoder.engine.shares_prompts else 1
-        prefill_s = decoder.prefill_s(samples / shared, workload.prompt)
-        decode_s = decoder.decode_s(samples, self._concurrent, workload.prompt, workload.response)
+        limit = min(self._concurrent, decoder.engine.most_samples or samples)
+        rounds = 1.0 if decoder.engine.continuous else max(1.0, samples / limit)
+        prefill_s = rounds * decoder.prefill_s(samples / shared / rounds, workload.prompt)
+        decode_s = decoder.decode_s(samples, limit, workload.prompt, workload.response)
         gather_s = self._gather_s(placed) / self._shape.rollout_micro_batches
         return Seconds((prefill_s + decode_s) / workload.speedup, gather_s)
 
@@ -157,9 +163,9 @@ class PlanDurations:
         layout = placed.layout
         if placed.engine is None or placed.engine.mode == "per_token" or layout.zero_stage < 3:
             return 0.0
-        own = placed.model.weight_bytes / placed.engine.tensor / layout.pipeline
+        own = placed.model.weight_bytes / placed.engine.tensor / placed.engine_pipeline
         group = self._passes[placed.role].shard_group
-        return all_gather_s(own, group, self._calibration.link_efficiency)
+        return all_gather_s(own, group, self._calibration)
 
     def _install(self, group: DeviceGroup) -> Seconds:
         """New weights into the engine's own memory."""
@@ -169,7 +175,8 @@ class PlanDurations:
             if placed is not None and (placed.engine is not None or role in SHADOWS.values()):
                 parts = placed.engine.tensor if placed.engine else placed.layout.tensor
                 device = self._passes[role].device
-                written = placed.model.weight_bytes / parts / placed.layout.pipeline
+                stages = placed.engine_pipeline if placed.engine else placed.layout.pipeline
+                written = placed.model.weight_bytes / parts / stages
                 is_copied = role in SHADOWS.values() or (
                     placed.engine is not None and placed.engine.has_own_copy
                 )
@@ -209,7 +216,8 @@ class PlanDurations:
             self._calibration,
             tensor_group(self._cluster, placed.devices, split),
             self._shards(placed),
-            placed.layout.pipeline,
+            placed.engine_pipeline,
+            pipeline_link(self._cluster, placed.devices, placed.layout),
         )
 
     def _shards(self, placed: PlacedRole) -> CommunicationGroup:
@@ -231,5 +239,5 @@ class PlanDurations:
             others = [other for other in self._cluster.nodes if other.index != node.index][:1]
             for other in others:
                 link = self._cluster.link_between(node, other)
-                found[f"node{node.index}"] = link.bandwidth * self._calibration.link_efficiency
+                found[f"node{node.index}"] = link.bandwidth * self._calibration.network_efficiency
         return found
