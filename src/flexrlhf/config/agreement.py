@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from flexrlhf.config.data import DataSource, EvaluationSource
+from flexrlhf.config.evaluation_checks import check_evaluation
 from flexrlhf.config.problems import Problem, mistake
 from flexrlhf.config.resolution import (
     batch_sizes,
@@ -14,7 +14,6 @@ from flexrlhf.config.resolution import (
     spec_of,
 )
 from flexrlhf.config.schema import RunConfig
-from flexrlhf.core.sources import REASONING_GYM
 
 _NAME = "algorithm.name"
 
@@ -27,7 +26,7 @@ def check_agreement(config: RunConfig) -> Iterator[Problem]:
     yield from _check_mini_batch(config)
     yield from _check_micro_batch(config)
     yield from _check_generation_parts(config)
-    yield from _check_evaluation(config)
+    yield from check_evaluation(config)
 
 
 def _check_trained_dtypes(config: RunConfig) -> Iterator[Problem]:
@@ -178,39 +177,3 @@ def _check_generation_parts(config: RunConfig) -> Iterator[Problem]:
             _NAME,
             "training.prompts_per_iteration",
         )
-
-
-def _check_evaluation(config: RunConfig) -> Iterator[Problem]:
-    evaluation = config.data.evaluation
-    if evaluation is None:
-        return
-    if evaluation.greedy and evaluation.samples_per_prompt > 1:
-        yield mistake(
-            "data.evaluation.samples_per_prompt",
-            evaluation.samples_per_prompt,
-            "greedy answers to one prompt are all the same.",
-            "Right: 1, or greedy: false.",
-            "data.evaluation.greedy",
-        )
-    source = getattr(config.data, spec_of(config).data)
-    if source is not None and _same_rows(source, evaluation):
-        yield mistake(
-            "data.evaluation.seed",
-            evaluation.seed,
-            f"some held-out rows would be training rows: row i of {source.path} is made from"
-            f" seed + i, and the training rows have seed {source.seed}, size {source.size}.",
-            "Right: seeds that differ by at least the size.",
-            _NAME,
-            f"data.{spec_of(config).data}",
-            "data.evaluation",
-        )
-
-
-def _same_rows(training: DataSource, evaluation: EvaluationSource) -> bool:
-    if not training.path.startswith(REASONING_GYM) or training.path != evaluation.path:
-        return False
-    overlaps = (
-        training.seed < evaluation.seed + evaluation.size
-        and evaluation.seed < training.seed + training.size
-    )
-    return overlaps and training.options == evaluation.options

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from flexrlhf.config.data import DataSource
+from flexrlhf.config.data import RowSource
 from flexrlhf.config.model import RoleModel
 from flexrlhf.config.paths import why_absent
 from flexrlhf.config.problems import Problem, absence, config_error, mistake
@@ -43,7 +43,7 @@ def _missing(config: RunConfig, prefix: str) -> Iterator[Problem]:
         if model is not None:
             yield from _missing_model(f"{prefix}model.{role}", model)
     for kind in ("prompts", "preferences", "supervised", "evaluation"):
-        data: DataSource | None = getattr(config.data, kind)
+        data: RowSource | None = getattr(config.data, kind)
         if data is not None and not data.path.startswith(REASONING_GYM):
             yield from _missing_path(f"{prefix}data.{kind}.path", data.path)
     for position, function in enumerate(config.reward.functions):

@@ -11,6 +11,10 @@ by the role and a label: see `labelled`."""
 Stage = Literal["generate", "score", "advantage", "train", "sync"]
 TransferClass = Literal["collective", "experience", "weights"]
 """What a transfer carries: partial results inside a group, samples between groups, or weights."""
+ChatMode = Literal["auto", "always", "never"]
+"""Whether rows become conversations: those that hold messages, plain texts too, or none."""
+TooLong = Literal["error", "drop"]
+"""What becomes of a row that is longer than allowed."""
 
 AlgorithmName = Literal[
     "ppo",

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +19,7 @@ from flexrlhf.learning.data.preferences import load_preferences
 from flexrlhf.learning.data.prompts import load_prompts
 from flexrlhf.learning.data.rows import load_rows
 from flexrlhf.learning.data.supervised import load_supervised
+from flexrlhf.learning.rewards.protocol import Reward
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,35 +31,57 @@ class RunData:
     """At most `data.evaluation.samples` of the held-out rows; empty without an evaluation."""
 
 
-def load_data(section: Data, kind: DataKind, tokenizer: PreTrainedTokenizerBase) -> RunData:
+def load_data(
+    section: Data,
+    kind: DataKind,
+    tokenizer: PreTrainedTokenizerBase,
+    rewards: Sequence[Reward] = (),
+) -> RunData:
     """Loads and tokenises training and evaluation rows.
 
+    Args:
+        section: says which rows.
+        kind: what the algorithm reads.
+        tokenizer: of the role that reads them.
+        rewards: score the answers to them.
+
     Raises:
-        DataError: a file is missing, broken or empty, or a row is too long.
+        DataError: a file is missing, broken or empty, a row is too long, or a reward needs a
+            column that is missing.
     """
     source: DataSource | None = getattr(section, kind)
     assert source is not None, "the config was checked"
+
+    def loaded(source: DataSource) -> Sequence[Any]:
+        rows = _rows(source)
+        with _named(source):
+            items = _read(rows, source, section, kind, tokenizer)
+            for reward in rewards:
+                reward.check(items)
+        return items
+
     evaluation = section.evaluation
     return RunData(
-        training=_tokenised(source, section, kind, tokenizer),
-        evaluation=_tokenised(evaluation, section, kind, tokenizer)[: evaluation.samples]
-        if evaluation
-        else (),
+        training=loaded(source),
+        evaluation=loaded(evaluation.like(source))[: evaluation.samples] if evaluation else (),
     )
 
 
-def _tokenised(
-    source: DataSource, section: Data, kind: DataKind, tokenizer: PreTrainedTokenizerBase
-) -> Sequence[Any]:
+def _rows(source: DataSource) -> Sequence[dict[str, Any]]:
     makes_rows = source.path.startswith(REASONING_GYM)
-    rows = load_rows(
+    return load_rows(
         source.path,
         size=source.size if makes_rows else None,
         seed=source.seed,
         options=source.options,
     )
+
+
+@contextmanager
+def _named(source: DataSource) -> Iterator[None]:
+    """Says in which data set the row is that an error is about."""
     try:
-        return _read(rows, source, section, kind, tokenizer)
+        yield
     except DataError as error:
         where = f"{source.path}, whose rows count from 0: "
         raise DataError(where + error.wrong, error.right, error.do) from error

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from flexrlhf.config import build_config
+from flexrlhf.config.data import DataSource, EvaluationSource
 from flexrlhf.core.errors import ConfigError
 
 
@@ -191,6 +192,36 @@ def test_greedy_answers_are_all_the_same(ppo):
     assert "greedy answers to one prompt are all the same" in only_problem(ppo)
     ppo["data"]["evaluation"]["greedy"] = False
     build_config(ppo)
+
+
+@pytest.mark.parametrize(("key", "value"), [("greedy", False), ("samples_per_prompt", 4)])
+def test_how_answers_are_drawn_is_refused_where_none_are(stages, key, value):
+    """A saved config names the defaults, and must load again."""
+    sft = {name: section for name, section in stages["stages"][0].items() if name != "name"}
+    sft["data"]["evaluation"] = {"path": "held_out.jsonl", "greedy": True, "samples_per_prompt": 1}
+    build_config(sft)
+    sft["data"]["evaluation"][key] = value
+    problem = only_problem(sft)
+    assert problem.startswith(f"data.evaluation.{key} = ")
+    assert "sft answers no prompts: held-out rows are judged by the loss on them" in problem
+
+
+def test_held_out_rows_have_the_form_of_the_training_rows_unless_they_say_otherwise():
+    training = DataSource(
+        path="rows.jsonl", prompt_column="question", chat="always", system_prompt="Be brief."
+    )
+    held_out = EvaluationSource(path="held_out.jsonl", seed=5, size=7)
+    assert held_out.like(training) == DataSource(
+        path="held_out.jsonl",
+        seed=5,
+        size=7,
+        prompt_column="question",
+        chat="always",
+        system_prompt="Be brief.",
+    )
+    own = {"prompt_column": "prompt", "chat": "never", "system_prompt": "Be long."}
+    held_out = EvaluationSource(path="held_out.jsonl", **own)
+    assert held_out.like(training).model_dump(include=set(own)) == own
 
 
 @pytest.mark.parametrize(

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, TypeGuard
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 from flexrlhf.core.errors import DataError
+from flexrlhf.core.names import ChatMode
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 Messages = list[dict[str, Any]]
-ChatMode = Literal["auto", "always", "never"]
 _TEMPLATE_ERRORS = (
     ArithmeticError,
     AttributeError,

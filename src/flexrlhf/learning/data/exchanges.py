@@ -8,6 +8,7 @@ from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
 from flexrlhf.core.errors import DataError
+from flexrlhf.core.names import TooLong
 from flexrlhf.learning.data.conversation import (
     ChatFormat,
     Messages,
@@ -18,7 +19,6 @@ from flexrlhf.learning.data.conversation import (
 from flexrlhf.learning.data.row_files import Row
 from flexrlhf.learning.data.tokens import (
     NumberedItem,
-    TooLong,
     encode_answer,
     encode_beginnings,
     keep_short,

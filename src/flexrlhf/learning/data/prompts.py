@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from flexrlhf.core.errors import DataError, nearest
+from flexrlhf.core.names import ChatMode, TooLong
 from flexrlhf.learning.data.conversation import (
     ChatFormat,
-    ChatMode,
     Messages,
     as_messages,
     is_text_or_messages,
@@ -16,7 +16,7 @@ from flexrlhf.learning.data.conversation import (
 )
 from flexrlhf.learning.data.experience import Prompt
 from flexrlhf.learning.data.row_files import Row
-from flexrlhf.learning.data.tokens import TooLong, encode_beginnings, keep_short
+from flexrlhf.learning.data.tokens import encode_beginnings, keep_short
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

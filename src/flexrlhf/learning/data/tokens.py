@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Literal, Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from flexrlhf.core.errors import DataError
+from flexrlhf.core.names import TooLong
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
-
-TooLong = Literal["error", "drop"]
-"""What becomes of a row that is longer than allowed."""
 
 _log = logging.getLogger(__name__)
 
