@@ -91,10 +91,9 @@ def _prepared(
     config = configs[name]
     spec = spec_of(config)
     tokenizer = load_tokenizer(_origin(spec.trained[0], config, configs))
-    reward_functions(config.reward)
-    return PreparedStage(
-        name, config, spec, plan, load_data(config.data, spec.data, tokenizer), folder
-    )
+    rewards = reward_functions(config.reward)
+    data = load_data(config.data, spec.data, tokenizer, rewards if spec.generates else ())
+    return PreparedStage(name, config, spec, plan, data, folder)
 
 
 def _origin(role: Role, config: RunConfig, configs: Mapping[str, RunConfig]) -> ModelSource:

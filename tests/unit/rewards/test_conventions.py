@@ -118,7 +118,7 @@ VERL = "def score(data_source, solution_str, ground_truth):\n    return {}\n"
         (VERL.format("{'acc': 1}"), "returned a dict without 'score' for row 3 (sample 4)"),
         (
             "def score(completions, solution):\n    return [0, 0]\n",
-            "needs column 'solution', which row 3 (sample 4) lacks",
+            "needs column 'solution', which row 3 lacks",
         ),
         (
             "def score(queries, prompts, labels):\n    return {'scores': [0, 0]}\n",
@@ -140,6 +140,40 @@ def test_own_error_is_kept_as_the_cause(reward, sample):
     with pytest.raises(DataError) as caught:
         reward(TRL.format("[{}['x']]")).score([sample("a")])
     assert isinstance(caught.value.__cause__, KeyError)
+
+
+TAKES_A_LEVEL = "def score(completions, level, least=0, **rest):\n    return level\n"
+
+
+def test_a_column_that_no_row_has_is_missing(reward, sample):
+    prompts = [sample("", row=3, answer="x").prompt, sample("", row=4).prompt]
+    with pytest.raises(DataError, match=r"column 'level', which row 3 lacks.*\n.*: answer\."):
+        reward(TAKES_A_LEVEL).check(prompts)
+
+
+@pytest.mark.parametrize(
+    ("code", "options"),
+    [
+        (TRL, {}),
+        (TAKES_A_LEVEL, {"level": [1]}),
+        ("def score(queries, prompts, labels):\n    return labels\n", {}),
+    ],
+)
+def test_what_a_function_gets_anyway_is_not_missing(reward, sample, code, options):
+    reward(code, options=options).check([sample("").prompt])
+
+
+def test_a_column_of_some_rows_is_none_for_the_others(reward, sample):
+    prompts = [sample("").prompt, sample("", level=1).prompt]
+    reward(TAKES_A_LEVEL).check(prompts)
+    reward(TAKES_A_LEVEL).check([])
+
+
+def test_verl_needs_a_reference_answer_in_every_row(reward, sample):
+    prompts = [sample("", row=0, answer="4").prompt, sample("", row=1, level=2).prompt]
+    reward(VERL).check(prompts[:1])
+    with pytest.raises(DataError, match="needs column 'ground_truth', which row 1 lacks"):
+        reward(VERL).check(prompts)
 
 
 def test_verl_needs_a_reference_answer(reward, sample):

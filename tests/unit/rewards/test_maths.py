@@ -66,6 +66,8 @@ def test_reward_works_in_any_thread_and_outlives_endless_answers(sample):
 def test_row_without_an_answer_is_refused(sample):
     with pytest.raises(DataError, match=r"'math' needs column 'answer' or 'solution'"):
         load_reward("math").score([sample("4", level=3)])
+    with pytest.raises(DataError, match="which row 2 lacks"):
+        load_reward("math").check([sample("", answer=1).prompt, sample("", row=2).prompt])
 
 
 def test_unknown_rewards_and_options_are_refused():

@@ -63,3 +63,5 @@ def test_rows_of_other_data_are_refused(sample):
     reward = load_reward("reasoning_gym")
     with pytest.raises(DataError, match="needs column 'metadata' with source_dataset"):
         reward.score([sample("4", answer="4")])
+    with pytest.raises(DataError, match="needs column 'metadata' with source_dataset"):
+        reward.check([sample("4", answer="4").prompt])

@@ -97,6 +97,16 @@ def test_a_bad_reward_of_the_last_stage_is_found_before_the_first_starts(staged,
         prepare(config, tmp_path / "run")
 
 
+def test_a_column_that_a_reward_lacks_is_found_before_the_first_stage_starts(staged, tmp_path):
+    path = tmp_path / "rewards.py"
+    path.write_text("def known(completions, solution):\n    return [0.0 for _ in solution]\n")
+    config = staged(rl={"reward": {"functions": [{"path": f"{path}:known"}]}})
+    rows = config.stages[2].data.prompts.path
+    with pytest.raises(DataError, match="needs column 'solution', which row 0 lacks") as caught:
+        prepare(config, tmp_path / "run")
+    assert caught.value.wrong.startswith(rows)
+
+
 def test_the_origin_of_a_role_is_found_through_two_stages(make_document):
     first = {"name": "first", **make_document("sft")}
     second, third = ({"name": name, **make_document("sft")} for name in ("second", "third"))

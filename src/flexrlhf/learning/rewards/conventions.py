@@ -4,17 +4,43 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from torch import Tensor
 
 from flexrlhf.core.errors import ConfigError, DataError
-from flexrlhf.learning.data.experience import Sample
+from flexrlhf.learning.data.experience import Prompt, Sample
 from flexrlhf.learning.rewards.protocol import missing_column, place, reference_answer
-from flexrlhf.learning.rewards.user_function import UserFunction
+from flexrlhf.learning.rewards.user_function import OPENRLHF, TRL, VERL, UserFunction
 
-Convention = Callable[[UserFunction, Sequence[Sample]], list[float]]
+
+@dataclass(frozen=True, slots=True)
+class Convention:
+    """A way of calling a reward function."""
+
+    call: Callable[[UserFunction, Sequence[Sample]], list[float]]
+    offers: Sequence[str]
+    """Names of the arguments."""
+    passes_columns: bool
+    """Whether columns of the rows are arguments too."""
+
+    def check(self, function: UserFunction, prompts: Sequence[Prompt]) -> None:
+        """Looks whether the function can be called for answers to these prompts.
+
+        A column that only some rows have is None for the others.
+
+        Raises:
+            DataError: a column is missing.
+        """
+        columns = {name for prompt in prompts for name in prompt.columns}
+        available = {*self.offers, *columns} if self.passes_columns else self.offers
+        for prompt in prompts[:1]:
+            function.require(available, prompt)
+        if not self.passes_columns:
+            for prompt in prompts:
+                _ground_truth(function, prompt)
 
 
 def convention_of(function: UserFunction) -> Convention:
@@ -23,10 +49,10 @@ def convention_of(function: UserFunction) -> Convention:
     Raises:
         ConfigError: its parameters are those of no framework.
     """
-    conventions: dict[str, Convention] = {
-        "completions": call_as_trl,
-        "queries": call_as_openrlhf,
-        "solution_str": call_as_verl,
+    conventions = {
+        "completions": Convention(call_as_trl, TRL, passes_columns=True),
+        "queries": Convention(call_as_openrlhf, OPENRLHF, passes_columns=True),
+        "solution_str": Convention(call_as_verl, VERL, passes_columns=False),
     }
     for parameter, convention in conventions.items():
         if parameter in function.parameters:
@@ -102,19 +128,23 @@ def call_as_verl(function: UserFunction, samples: Sequence[Sample]) -> list[floa
 
 def _score_as_verl(function: UserFunction, sample: Sample) -> float:
     columns = sample.prompt.columns
-    answer = reference_answer(columns)
-    if answer is None:
-        raise missing_column(f"The reward function {function.name!r}", "'ground_truth'", sample)
     returned = function.call(
         [sample],
         {
             "data_source": columns.get("data_source", ""),
             "solution_str": sample.text,
-            "ground_truth": answer,
+            "ground_truth": _ground_truth(function, sample.prompt),
             "extra_info": columns.get("extra_info"),
         },
     )
     return _number(function, _entry(function, returned, "score", [sample]), sample)
+
+
+def _ground_truth(function: UserFunction, prompt: Prompt) -> Any:
+    answer = reference_answer(prompt.columns)
+    if answer is None:
+        raise missing_column(f"The reward function {function.name!r}", "'ground_truth'", prompt)
+    return answer
 
 
 def _columns(samples: Sequence[Sample]) -> dict[str, list[Any]]:

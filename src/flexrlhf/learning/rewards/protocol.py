@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final, Protocol
 
 from flexrlhf.core.errors import DataError
-from flexrlhf.learning.data.experience import Sample
+from flexrlhf.learning.data.experience import Prompt, Sample
 
 ANSWER_COLUMNS: Final = ("ground_truth", "answer", "solution", "label")
 """Columns in which data sets keep the right answer; the first that a row has counts."""
@@ -23,6 +23,14 @@ class Reward(Protocol):
     @property
     def weight(self) -> float:
         """Factor of the part in the total."""
+        ...
+
+    def check(self, prompts: Sequence[Prompt]) -> None:
+        """Looks whether answers to these prompts can be scored.
+
+        Raises:
+            DataError: a column is missing.
+        """
         ...
 
     def score(self, samples: Sequence[Sample]) -> list[float]:
@@ -43,11 +51,11 @@ def place(sample: Sample) -> str:
     return f"row {sample.prompt.index} (sample {sample.sample_id})"
 
 
-def missing_column(needed_by: str, wanted: str, sample: Sample) -> DataError:
+def missing_column(needed_by: str, wanted: str, prompt: Prompt) -> DataError:
     """Returns the error for a column that a reward needs and a row lacks."""
-    known = ", ".join(sample.prompt.columns) or "none"
+    known = ", ".join(prompt.columns) or "none"
     return DataError(
-        f"{needed_by} needs column {wanted}, which {place(sample)} lacks.",
+        f"{needed_by} needs column {wanted}, which row {prompt.index} lacks.",
         f"Its columns besides the prompt are: {known}.",
         "Add or rename the column, or choose another reward.",
     )

@@ -7,21 +7,21 @@ import importlib.util
 import inspect
 import sys
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Final
 
 from flexrlhf.core.errors import ConfigError, DataError, nearest
-from flexrlhf.learning.data.experience import Sample
+from flexrlhf.learning.data.experience import Prompt, Sample
 from flexrlhf.learning.rewards.protocol import missing_column, place
 
-_OFFERED: Final = {
-    *("prompts", "completions", "completion_ids", "queries", "labels"),
-    *("data_source", "solution_str", "ground_truth", "extra_info"),
-}
-"""What functions are called with besides the columns of the rows, in any convention."""
+TRL: Final = ("prompts", "completions", "completion_ids")
+OPENRLHF: Final = ("prompts", "queries", "labels")
+VERL: Final = ("data_source", "solution_str", "ground_truth", "extra_info")
+"""What each framework calls a function with, besides the columns of the rows."""
+_OFFERED: Final = {*TRL, *OPENRLHF, *VERL}
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,16 +40,29 @@ class UserFunction:
         kinds = [parameter.kind for parameter in self.parameters.values()]
         return inspect.Parameter.VAR_KEYWORD in kinds
 
+    def require(self, available: Iterable[str], prompt: Prompt) -> None:
+        """Checks that every parameter without a default gets an argument.
+
+        Args:
+            available: names of arguments besides the options.
+            prompt: whose row is named as one that lacks what is missing.
+
+        Raises:
+            DataError: one gets none.
+        """
+        offered = {*available, *self.options}
+        for name, parameter in self.parameters.items():
+            if name not in offered and _is_required(parameter):
+                raise missing_column(f"The reward function {self.name!r}", repr(name), prompt)
+
     def call(self, samples: Sequence[Sample], available: Mapping[str, Any]) -> Any:
         """Calls the function with those of the available arguments that it takes.
 
         Raises:
             DataError: it needs an argument that there is not, or raised an error itself.
         """
+        self.require(available, samples[0].prompt)
         offered = {**available, **self.options}
-        for name, parameter in self.parameters.items():
-            if name not in offered and _is_required(parameter):
-                raise missing_column(f"The reward function {self.name!r}", repr(name), samples[0])
         if not self.takes_everything:
             offered = {name: offered[name] for name in self.parameters if name in offered}
         try:
