@@ -43,7 +43,7 @@ def _policy_objective(config: RunConfig, spec: AlgorithmSpec) -> PolicyObjective
         dual_clip=algorithm.dual_clip,
         aggregation=settled(algorithm.loss_aggregation),
         entropy_coef=algorithm.entropy_coef,
-        kl_coef=algorithm.kl_coef if has_kl_loss else 0.0,
+        kl_coef=settled(algorithm.kl_coef) if has_kl_loss else 0.0,
         kl_estimator=settled(algorithm.kl_estimator),
         temperature=config.rollout.temperature,
     )

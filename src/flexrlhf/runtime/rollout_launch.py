@@ -106,6 +106,7 @@ def _sampling(config: RunConfig, ends: tuple[int, ...]) -> Sampling:
 
 def _kl_controller(config: RunConfig) -> KLController:
     algorithm = config.algorithm
+    coefficient = settled(algorithm.kl_coef)
     if algorithm.kl_target is None:
-        return FixedKL(algorithm.kl_coef)
-    return AdaptiveKL(algorithm.kl_coef, algorithm.kl_target, algorithm.kl_horizon)
+        return FixedKL(coefficient)
+    return AdaptiveKL(coefficient, algorithm.kl_target, algorithm.kl_horizon)
