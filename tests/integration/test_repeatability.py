@@ -72,7 +72,7 @@ def test_how_work_is_cut_changes_nothing(train, document, same_metrics, samples,
     """In float64: same tokens, and rewards, losses and final weights to 1e-9."""
     content = content_of(document, case, dtype="float64")
     content["training"] |= {"iterations": 2, "mini_batch_samples": 8}
-    content["run"] |= {"samples_per_iteration": 100, "checkpoint_every": 100}
+    content["run"] |= {"recorded_samples": 100, "checkpoint_every": 100}
     expected = train(content, "expected").run_dir
     for name, changes in CUTS.items():
         if not changes.keys() <= content.keys():

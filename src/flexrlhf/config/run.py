@@ -18,7 +18,7 @@ class Run(Section):
     """Newest checkpoints that are kept."""
     trackers: tuple[Literal["tensorboard"], ...] = ("tensorboard",)
     """Where metrics go besides metrics.jsonl."""
-    samples_per_iteration: WholeNumber = 4
-    """Answers written to samples.jsonl in each iteration."""
+    recorded_samples: WholeNumber = 4
+    """Answers of an iteration, and of an evaluation, that are written to samples.jsonl."""
     task_deadline_s: Positive = 3600.0
     """Seconds after which a task that has not ended stops the run, with the worker's stack."""

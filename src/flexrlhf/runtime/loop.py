@@ -64,9 +64,7 @@ class TrainingRun:
         self._every = run.checkpoint_every
         self._deadline_s = run.task_deadline_s
         self._checkpoints = CheckpointStore(folder / "checkpoints", keep=run.keep_checkpoints)
-        self._records = RunRecords(
-            folder, run.trackers, samples_per_iteration=run.samples_per_iteration
-        )
+        self._records = RunRecords(folder, run.trackers, recorded_samples=run.recorded_samples)
         self._worst_gap = settled(launched.config.rollout.gap_alarm)
         self._timeline = _earlier_timeline(folder / "timeline.json")
         self._group = InProcessGroup("main", launched.worker, _clock_after(self._timeline))
@@ -132,7 +130,7 @@ class TrainingRun:
 
     def _record(self, iteration: int, metrics: Mapping[str, float]) -> None:
         self._records.write(iteration, metrics)
-        count = self._launched.config.run.samples_per_iteration
+        count = self._launched.config.run.recorded_samples
         self._records.write_samples(iteration, self._ask("first_samples", count), "train")
         gap = metrics.get("logprob_gap/max", 0.0)
         if not gap <= self._worst_gap:  # nan alarms too

@@ -36,16 +36,14 @@ class RunRecords:
     Args:
         folder: the run folder.
         trackers: names from `TRACKERS`.
-        samples_per_iteration: answers written per iteration, from the start of the batch.
+        recorded_samples: answers written per iteration, from the start of the batch.
     """
 
-    def __init__(
-        self, folder: Path, trackers: Sequence[str], *, samples_per_iteration: int
-    ) -> None:
+    def __init__(self, folder: Path, trackers: Sequence[str], *, recorded_samples: int) -> None:
         self._folder = folder
         self._metrics = folder / "metrics.jsonl"
         self._samples = folder / "samples.jsonl"
-        self._samples_per_iteration = samples_per_iteration
+        self._recorded_samples = recorded_samples
         self._trackers: list[Tracker] = [
             load_plugin("run.trackers", TRACKERS, name)(folder) for name in trackers
         ]
@@ -68,7 +66,7 @@ class RunRecords:
 
     def write_samples(self, iteration: int, samples: Sequence[Sample], kind: str) -> None:
         """Appends the first few answers of finished iteration `iteration`."""
-        chosen = samples[: self._samples_per_iteration]
+        chosen = samples[: self._recorded_samples]
         _append(self._samples, [_sample_row(iteration, sample, kind) for sample in chosen])
 
     def close(self) -> None:

@@ -14,7 +14,7 @@ from flexrlhf.runtime.records import RunRecords, read_rows
 
 @pytest.fixture
 def records(tmp_path: Path) -> RunRecords:
-    return RunRecords(tmp_path, [], samples_per_iteration=2)
+    return RunRecords(tmp_path, [], recorded_samples=2)
 
 
 def iterations(path: Path) -> list[int]:
@@ -111,7 +111,7 @@ def scalars(folder: Path, name: str) -> list[tuple[int, float]]:
 
 
 def test_tensorboard_gets_every_metric(tmp_path):
-    records = RunRecords(tmp_path, ["tensorboard"], samples_per_iteration=2)
+    records = RunRecords(tmp_path, ["tensorboard"], recorded_samples=2)
     for iteration in (1, 2):
         records.write(iteration, {"reward/mean": 0.5 * iteration, "samples": 8})
     assert scalars(tmp_path, "reward/mean") == [(1, 0.5), (2, 1.0)]  # before the run ends
@@ -121,7 +121,7 @@ def test_tensorboard_gets_every_metric(tmp_path):
 
 def test_tensorboard_forgets_what_an_interrupted_run_wrote_after_its_checkpoint(tmp_path):
     for first, value in ((1, 0.25), (3, 0.75)):
-        records = RunRecords(tmp_path, ["tensorboard"], samples_per_iteration=2)
+        records = RunRecords(tmp_path, ["tensorboard"], recorded_samples=2)
         for iteration in range(first, first + 4):
             records.write(iteration, {"x": value})
         records.close()
@@ -131,7 +131,7 @@ def test_tensorboard_forgets_what_an_interrupted_run_wrote_after_its_checkpoint(
 
 def test_a_tracker_on_a_full_disk(small_disk):
     """No thread of the tracker may print a traceback of its own, either."""
-    records = RunRecords(small_disk, ["tensorboard"], samples_per_iteration=2)
+    records = RunRecords(small_disk, ["tensorboard"], recorded_samples=2)
     records.write(1, {"x": 1.0})
     (small_disk / "metrics.jsonl").unlink()
     (small_disk / "metrics.jsonl").symlink_to("/dev/null")
@@ -144,7 +144,7 @@ def test_a_tracker_on_a_full_disk(small_disk):
 
 
 def test_a_tracker_that_was_never_written_to_leaves_nothing(tmp_path):
-    RunRecords(tmp_path, ["tensorboard"], samples_per_iteration=2).close()
+    RunRecords(tmp_path, ["tensorboard"], recorded_samples=2).close()
     assert list(tmp_path.iterdir()) == []
 
 
@@ -153,5 +153,5 @@ def test_a_damaged_line_costs_no_other(tmp_path: Path, damage):
     path = tmp_path / "metrics.jsonl"
     path.write_bytes(b'{"iteration": 1}\n' + damage + b'\n{"iteration": 2}\n{"iterat')
     assert iterations(path) == [1, 2]
-    RunRecords(tmp_path, [], samples_per_iteration=1).restart_after(1)
+    RunRecords(tmp_path, [], recorded_samples=1).restart_after(1)
     assert path.read_bytes() == b'{"iteration": 1}\n'
