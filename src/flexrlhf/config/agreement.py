@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Final
 
 from flexrlhf.config.evaluation_checks import check_evaluation
 from flexrlhf.config.problems import Problem, mistake
@@ -15,11 +16,16 @@ from flexrlhf.config.resolution import (
 )
 from flexrlhf.config.schema import RunConfig
 
+MOST_SAMPLES: Final = 1_000_000
+"""An iteration holds its samples at once; real runs have thousands."""
 _NAME = "algorithm.name"
 
 
 def check_agreement(config: RunConfig) -> Iterator[Problem]:
     """Yields values that contradict each other in one stage whose algorithm is built."""
+    if samples_per_iteration(config) > MOST_SAMPLES:
+        yield _too_many_samples(config)
+        return
     yield from _check_trained_dtypes(config)
     yield from _check_kl(config)
     yield from _check_answer_lengths(config)
@@ -27,6 +33,17 @@ def check_agreement(config: RunConfig) -> Iterator[Problem]:
     yield from _check_micro_batch(config)
     yield from _check_generation_parts(config)
     yield from check_evaluation(config)
+
+
+def _too_many_samples(config: RunConfig) -> Problem:
+    return mistake(
+        "training.prompts_per_iteration",
+        config.training.prompts_per_iteration,
+        f"an iteration would hold {samples_per_iteration(config)} samples at once "
+        f"({_origin(config)}).",
+        f"Right: at most {MOST_SAMPLES} samples.",
+        *_SAMPLE_KEYS,
+    )
 
 
 def _check_trained_dtypes(config: RunConfig) -> Iterator[Problem]:

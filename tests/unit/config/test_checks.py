@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from flexrlhf.config import build_config
+from flexrlhf.config.agreement import MOST_SAMPLES
 from flexrlhf.config.data import DataSource, EvaluationSource
 from flexrlhf.core.errors import ConfigError
 
@@ -187,6 +188,18 @@ def test_generation_has_no_more_parts_than_prompts(ppo):
     assert "more parts than the 16 prompts" in only_problem(ppo)
 
 
+@pytest.mark.parametrize("answers", [1, 4])
+def test_an_iteration_that_no_memory_holds_is_refused(ppo, answers):
+    ppo["rollout"] = {"samples_per_prompt": answers}
+    ppo["training"] = {"prompts_per_iteration": MOST_SAMPLES // answers, "mini_batch_samples": 250}
+    build_config(ppo)
+    ppo["training"]["prompts_per_iteration"] = 10**12
+    problem = only_problem(ppo)
+    assert problem.startswith("training.prompts_per_iteration = 1000000000000: an iteration would")
+    assert f"hold {10**12 * answers} samples at once" in problem
+    assert "Right: at most 1000000 samples." in problem
+
+
 def test_greedy_answers_are_all_the_same(ppo):
     ppo["data"]["evaluation"] = {"path": "held_out.jsonl", "samples_per_prompt": 4}
     assert "greedy answers to one prompt are all the same" in only_problem(ppo)
@@ -267,3 +280,18 @@ def test_trained_weights_in_bfloat16_are_refused_under_the_key_that_was_given(pp
     assert only_problem(ppo).startswith('model.reward.dtype = "bfloat16": the critic')
     ppo["model"]["critic"] = {"path": "models/critic"}
     build_config(ppo)
+
+
+def test_rarer_syncs_need_staleness(ppo):
+    ppo["weights"] = {"sync_every": 4, "max_staleness": 2}
+    problem = only_problem(ppo)
+    assert problem.startswith("weights.max_staleness = 2: weights.sync_every = 4 makes samples up")
+    assert problem.endswith("Right: at least 3.")
+
+
+def test_adapters_are_for_what_is_trained(ppo):
+    ppo["model"]["actor"] |= {"lora": {"rank": 8}, "dtype": "bfloat16"}
+    build_config(ppo)
+    ppo["model"]["reward"]["lora"] = {"rank": 8}
+    said = "model.reward.lora.rank = 8: ppo does not train the reward."
+    assert only_problem(ppo) == f"{said} Right: for actor and critic."
