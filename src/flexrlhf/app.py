@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 from flexrlhf.config.files import require_files
 from flexrlhf.config.loading import dump_config, load_config, request_of
-from flexrlhf.config.resolution import resolve, spec_of, with_threads
+from flexrlhf.config.resolution import placement_of, resolve, spec_of, with_threads
 from flexrlhf.config.schema import RunConfig
 from flexrlhf.core.errors import ConfigError, FlexError, RunFailed
 from flexrlhf.core.plugins import require_package
-from flexrlhf.planning.placement.one_device import one_device_plan
+from flexrlhf.planning.placement.choices import choices_of
+from flexrlhf.planning.placement.one_device import one_device_plan, require_one_device
 from flexrlhf.planning.placement.plan import Plan, plans_document
 
 if TYPE_CHECKING:
@@ -55,8 +56,7 @@ def plan(config: RunConfig) -> list[Plan]:
 
 
 def _stage_plan(config: RunConfig) -> Plan:
-    strategy = "auto" if config.placement == "auto" else config.placement.strategy
-    return one_device_plan(spec_of(config), strategy=strategy)
+    return one_device_plan(spec_of(config), choices_of(placement_of(config)))
 
 
 def train(
@@ -78,6 +78,7 @@ def train(
 
     Raises:
         ConfigError: the input is wrong; nothing was started.
+        PlanError: the plan cannot be run here; nothing was started.
         EngineMissing: a package that training needs is not installed.
         FlexError: the run failed; what was finished is in the run folder.
     """
@@ -89,11 +90,13 @@ def train(
             "Leave plan out, or train the stages one by one.",
         )
     require_files(config)
+    plans = [plan] if plan is not None else _plans(config)
+    for stage_plan in plans:
+        require_one_device(stage_plan)
     _require_packages("Training")
     from flexrlhf.runtime import environment, run_folder
     from flexrlhf.runtime.run_log import logged
 
-    plans = [plan] if plan is not None else _plans(config)
     folder = Path(run_dir) if run_dir else run_folder.default_folder(_name(config))
     with run_folder.opened(folder, resume=resume), logged(folder):
         config = run_folder.resumed_config(config, folder) if resume else config

@@ -76,16 +76,23 @@ def test_a_killed_command_goes_on(config_file, document, train, tmp_path, assert
         (["training.iteration=5"], "iterations"),
         (["training.iterations=0"], "training.iterations"),
         (["algorithm.name=pop"], "'ppo'"),
-        (["algorithm.name=dpo"], "planned, not built yet"),
+        (["algorithm.name=dapo"], "training it is not built yet"),
+        (["algorithm.name=dpo"], "dpo reads preferences"),
         (["data.prompts.path=nowhere.jsonl"], "nowhere.jsonl"),
         (["reward.functions.0.path=nowhere.py:score"], "nowhere.py"),
         (["model.actor={path: nowhere}"], "nowhere"),
         (["data.max_prompt_tokens=2"], "max_prompt_tokens"),
         (["rollout.max_new_tokens=100", "training.micro_batch_tokens=auto"], "at most 32"),
-        (["placement.strategy=disaggregated"], "planned, not built yet"),
+        (["placement.strategy=disaggregated"], "runs on several devices are not built yet"),
+        (["placement.strategy=verl"], "it can be planned, not run"),
+        (["placement.ratio=[1, 0.5]"], "placement.ratio"),
+        (["placement.roles.actor.zero_stage=3"], "placement.roles.actor.zero_stage = 3"),
         (["placement.strategy=colocate"], "colocated"),
         (["rollout.engine=vllm"], "planned, not built yet"),
-        (["weights.sync_every=2"], "rarer is not built yet"),
+        (["weights.sync_every=2", "weights.max_staleness=1"], "generating with older weights"),
+        (["weights.sync_every=2"], "makes samples up to 1 iterations stale"),
+        (["rollout.speedup=4"], "a supposition for planning"),
+        (["model.actor.lora.rank=8"], "training them is not built yet"),
         (["model.actor.dtype=bfloat16"], "training.precision: bfloat16"),
         (["algorithm.kl_placement=loss", "algorithm.kl_estimator=k1"], "expected gradient"),
     ],
@@ -258,7 +265,7 @@ def test_another_strategy_is_refused_with_its_reason(command, config_file, docum
     status, out, err = command(name, path, "--strategy", "disaggregated")
     assert (status, out) == (2, "")
     assert "placement.strategy" in err
-    assert "Strategies for several devices are planned, not built yet." in err
+    assert "runs on several devices are not built yet" in err
     assert command("plan", path, "--strategy", "colocated")[0] == 0
 
 

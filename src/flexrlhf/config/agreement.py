@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from flexrlhf.config.evaluation_checks import check_evaluation
+from flexrlhf.config.placement_checks import check_placement
 from flexrlhf.config.problems import Problem, mistake
 from flexrlhf.config.resolution import (
     batch_sizes,
@@ -27,12 +28,15 @@ def check_agreement(config: RunConfig) -> Iterator[Problem]:
         yield _too_many_samples(config)
         return
     yield from _check_trained_dtypes(config)
+    yield from _check_adapters(config)
     yield from _check_kl(config)
     yield from _check_answer_lengths(config)
     yield from _check_mini_batch(config)
     yield from _check_micro_batch(config)
     yield from _check_generation_parts(config)
     yield from check_evaluation(config)
+    yield from _check_staleness(config)
+    yield from check_placement(config)
 
 
 def _too_many_samples(config: RunConfig) -> Problem:
@@ -49,7 +53,9 @@ def _too_many_samples(config: RunConfig) -> Problem:
 def _check_trained_dtypes(config: RunConfig) -> Iterator[Problem]:
     for role in spec_of(config).trained:
         origin = role_origin(config, role)
-        if origin is not None and origin.model.dtype == "bfloat16":
+        if origin is None or origin.model.lora is not None:  # the adapters are float32
+            continue
+        if origin.model.dtype == "bfloat16":
             yield mistake(
                 f"model.{origin.role}.dtype",
                 "bfloat16",
@@ -57,6 +63,22 @@ def _check_trained_dtypes(config: RunConfig) -> Iterator[Problem]:
                 "Right: dtype: float32, with training.precision: bfloat16 for the computation.",
                 _NAME,
                 f"model.{role}",
+            )
+
+
+def _check_adapters(config: RunConfig) -> Iterator[Problem]:
+    spec = spec_of(config)
+    for role in spec.models:
+        origin = role_origin(config, role)
+        if origin is None or origin.role != role or role in spec.trained:
+            continue
+        if origin.model.lora is not None:
+            yield mistake(
+                f"model.{role}.lora.rank",
+                origin.model.lora.rank,
+                f"{spec.name} does not train the {role}.",
+                f"Right: for {' and '.join(spec.trained)}.",
+                _NAME,
             )
 
 
@@ -193,4 +215,17 @@ def _check_generation_parts(config: RunConfig) -> Iterator[Problem]:
             "Right: at most training.prompts_per_iteration.",
             _NAME,
             "training.prompts_per_iteration",
+        )
+
+
+def _check_staleness(config: RunConfig) -> Iterator[Problem]:
+    weights = config.weights
+    if spec_of(config).generates and weights.max_staleness < weights.sync_every - 1:
+        yield mistake(
+            "weights.max_staleness",
+            weights.max_staleness,
+            f"weights.sync_every = {weights.sync_every} makes samples up to "
+            f"{weights.sync_every - 1} iterations stale.",
+            f"Right: at least {weights.sync_every - 1}.",
+            "weights.sync_every",
         )

@@ -16,6 +16,7 @@ from flexrlhf.config.section import (
     Positive,
     Section,
 )
+from flexrlhf.core.names import AlgorithmName
 
 
 def _hide_default(schema: dict[str, Any]) -> None:
@@ -26,21 +27,20 @@ def _hide_default(schema: dict[str, Any]) -> None:
 class Algorithm(Section):
     """The algorithm and its constants; those that it has no use for are not looked at."""
 
-    name: Annotated[
-        Literal["ppo", "grpo", "sft", "reward_model"], Field(json_schema_extra=_hide_default)
-    ] = "ppo"
-    """What the run does: reinforcement learning, supervised fine-tuning, or a reward model."""
+    name: Annotated[AlgorithmName, Field(json_schema_extra=_hide_default)] = "ppo"
+    """What the run learns from: sampled answers, preferences (dpo, ipo, kto), or rows (sft)."""
     share_actor_critic: Flag = False
     """ppo: actor and critic are one trunk with two heads."""
     epochs: Count = 1
     """Passes over the samples of an iteration."""
 
-    kl_coef: NonNegative = 0.05
-    """Weight of the KL distance to the reference, per nat; 0 leaves the term out."""
+    kl_coef: Auto | NonNegative = "auto"
+    """Weight of the KL distance to the reference, per nat; auto: 0 for dapo and dr_grpo, which
+    leave the term out, 0.05 for the others."""
     kl_estimator: Auto | Literal["k1", "k2", "k3"] = "auto"
     """Estimator of KL from sampled tokens; auto: k1 in the reward, k3 in the loss."""
     kl_placement: Auto | Literal["reward", "loss"] = "auto"
-    """Where KL is charged; auto: reward for ppo, loss for grpo."""
+    """Where KL is charged; auto: reward for ppo, rloo and reinforce_pp, loss for the others."""
     kl_target: Positive | None = None
     """Nats per answer that an adaptive `kl_coef` steers to; null keeps `kl_coef` fixed."""
     kl_horizon: Count = 10_000
@@ -55,7 +55,7 @@ class Algorithm(Section):
     scale_by_std: Flag = True
     """grpo: divide advantages by the group's standard deviation."""
     advantage_epsilon: Auto | Positive = "auto"
-    """Added before dividing by a deviation; auto: 1e-4 for grpo, 1e-8 (to the variance) for ppo."""
+    """Added before dividing by a deviation; auto: 1e-4 with groups, else 1e-8 (to the variance)."""
 
     clip: OpenFraction = 0.2
     """How far the probability ratio may fall below 1."""

@@ -69,9 +69,9 @@ class Data(Section):
     """The data sets; an algorithm reads one of the first three."""
 
     prompts: DataSource | None = None
-    """Prompts to answer: ppo, grpo."""
+    """Prompts to answer: ppo, grpo and what else generates."""
     preferences: DataSource | None = None
-    """Pairs of a chosen and a rejected answer: reward_model."""
+    """Pairs of a chosen and a rejected answer: reward_model, dpo, ipo, kto."""
     supervised: DataSource | None = None
     """Prompts with the answer to imitate: sft."""
     evaluation: EvaluationSource | None = None

@@ -9,6 +9,7 @@ from flexrlhf.config.model import RoleModel
 from flexrlhf.config.paths import why_absent
 from flexrlhf.config.problems import Problem, absence, config_error, mistake
 from flexrlhf.config.schema import RunConfig
+from flexrlhf.config.trainable import check_trainable
 from flexrlhf.core.sources import HUB, REASONING_GYM, STAGE
 
 _LOOKED_IN = "Paths are looked for in the config's folder, then in the current one."
@@ -20,11 +21,12 @@ def require_files(config: RunConfig, source: str = "config") -> None:
 
     Raises:
         ConfigError: lists all that are missing, and what can only be planned: roles with nothing
-            but a shape, other clusters than this machine.
+            but a shape, other clusters than this machine, and what is not built yet.
     """
     problems: list[Problem] = []
     for name, stage in config.stage_configs():
         prefix = f"stages.{name}." if config.stages else ""
+        problems.extend(check_trainable(stage, prefix))
         problems.extend(_missing(stage, prefix))
     if problems:
         raise config_error(source, problems)

@@ -21,6 +21,7 @@ from flexrlhf.config.problems import (
     Key,
     Problem,
     absence,
+    accepted,
     config_error,
     schema_problems,
 )
@@ -197,7 +198,7 @@ def _check(
 ) -> Iterator[Problem]:
     algorithm = document.get("algorithm")
     if not isinstance(algorithm, dict) or "name" not in algorithm:
-        yield absence("algorithm.name", "missing.", "Right: ppo, grpo, sft or reward_model.")
+        yield absence("algorithm.name", "missing.", accepted(("algorithm", "name")))
         return
     try:
         spec_of(config)

@@ -4,9 +4,16 @@ from __future__ import annotations
 
 from typing import Literal
 
-from flexrlhf.config.section import Options, Section, Text
+from flexrlhf.config.section import Count, Options, Section, Text
 
 WeightType = Literal["float32", "bfloat16", "float64"]
+
+
+class Lora(Section):
+    """Adapters that are trained in place of the weights, on every linear layer of the blocks."""
+
+    rank: Count
+    """Width of an adapter."""
 
 
 class RoleModel(Section):
@@ -24,6 +31,8 @@ class RoleModel(Section):
     """Folder of the tokenizer or `hub:ORG/NAME`; null: the model's own, else the trained role's."""
     dtype: WeightType = "float32"
     """Number format in which the weights are held."""
+    lora: Lora | None = None
+    """Train adapters only; null trains all weights."""
 
 
 class Models(Section):

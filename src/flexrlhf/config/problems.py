@@ -17,29 +17,16 @@ from pydantic_core import ErrorDetails
 
 from flexrlhf.config.schema_tree import child, describe, fields, is_free, json_schema, words
 from flexrlhf.core.errors import ConfigError, nearest
-from flexrlhf.core.names import ALGORITHMS, ENGINES, STRATEGIES
+from flexrlhf.core.names import ENGINES
 
 Key = tuple[str | int, ...]
 
 _PLANNED: Final[Mapping[str, str]] = {
-    "algorithm.name": "This algorithm is planned, not built yet.",
     "cluster.profile": "Measured profiles are planned, not built yet; give nodes, or auto.",
     "cluster.ray": "Ray clusters are planned, not built yet; give nodes, or auto.",
-    "model.*.lora": "LoRA adapters are planned, not built yet.",
-    "placement.devices": "Placement on several devices is planned, not built yet.",
-    "placement.max_p99_iteration_s": "The search for a placement is planned, not built yet.",
-    "placement.memory_fill": "The search for a placement is planned, not built yet.",
-    "placement.pools": "Placement on several devices is planned, not built yet.",
-    "placement.ratio": "Placement on several devices is planned, not built yet.",
-    "placement.roles": "Parallel degrees per role are planned, not built yet.",
-    "placement.strategy": "Strategies for several devices are planned, not built yet.",
     "rollout.engine": "vllm and sglang are planned, not built yet.",
-    "weights.max_staleness": "Generating with older weights is planned, not built yet.",
-    "weights.sync_every": "Weights reach the engine in every iteration; rarer is not built yet.",
 }
 _PLANNED_WORDS: Final[Mapping[str, Sequence[object]]] = {
-    "algorithm.name": ALGORITHMS,
-    "placement.strategy": (*STRATEGIES, "guideline"),
     "rollout.engine": ENGINES,
 }
 """Keys of the list above where a word outside these is not planned but unknown."""
@@ -140,10 +127,10 @@ def _problem_at(key: Key, findings: Sequence[ErrorDetails]) -> Problem:
     name, value = dotted(key), findings[0]["input"]
     kinds = {details["type"] for details in findings}
     if reason := _planned(name, value):
-        return mistake(name, value, reason, _accepted(key))
+        return mistake(name, value, reason, accepted(key))
     if kinds & {"extra_forbidden", "invalid_key"}:
         return absence(name, "unknown key.", _known_names(key))
-    right = _accepted(key)
+    right = accepted(key)
     if "missing" in kinds:
         return absence(name, "missing.", right)
     if kinds & _RANGE_ERRORS:
@@ -160,7 +147,8 @@ def _planned(name: str, value: object) -> str:
     return ""
 
 
-def _accepted(key: Key) -> str:
+def accepted(key: Key) -> str:
+    """Returns what a key takes, as in `Right: auto or a number above 0`."""
     node = _node_at(key)
     return f"Right: {describe(node)}." if node else ""
 

@@ -7,15 +7,20 @@ machine decide them.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, TypeVar
+from typing import Final, Literal, TypeVar
 
 from flexrlhf.config.algorithm import Algorithm
 from flexrlhf.config.model import RoleModel
+from flexrlhf.config.placement import Placement
 from flexrlhf.config.rollout import Rollout
 from flexrlhf.config.schema import RunConfig, Sections
 from flexrlhf.config.training import Training
 from flexrlhf.core.algorithm_specs import AlgorithmSpec, algorithm_spec
 from flexrlhf.core.names import Role
+
+_KL_IN_REWARD: Final = ("ppo", "rloo", "reinforce_pp")
+_WITHOUT_KL: Final = ("dapo", "dr_grpo")
+"""Algorithms whose papers leave the KL term out: arXiv 2503.14476, 2503.20783."""
 
 T = TypeVar("T")
 C = TypeVar("C", bound=Sections)
@@ -70,14 +75,20 @@ def spec_of(config: Sections) -> AlgorithmSpec:
     The reference takes part if KL costs something, and also if it is named: KL is then measured.
 
     Raises:
-        ConfigError: the algorithm is not built, or has no critic to share a trunk with.
+        ConfigError: the algorithm has no critic to share a trunk with.
     """
-    algorithm = config.algorithm
+    algorithm, models = config.algorithm, config.model
     return algorithm_spec(
         algorithm.name,
         share_actor_critic=algorithm.share_actor_critic,
-        uses_reference=algorithm.kl_coef > 0 or config.model.reference is not None,
+        uses_reference=_kl_coef(algorithm) > 0 or models.reference is not None,
+        has_reward_model=models.reward is not None,
     )
+
+
+def placement_of(config: Sections) -> Placement:
+    """Returns the section `placement`, with its defaults where the config says `auto`."""
+    return Placement() if config.placement == "auto" else config.placement
 
 
 def role_origin(config: Sections, role: Role) -> RoleOrigin | None:
@@ -157,19 +168,24 @@ def _resolve_sections(config: C) -> C:
 
 def resolved_algorithm(algorithm: Algorithm) -> Algorithm:
     """Returns the section `algorithm` with every `auto` written out."""
-    is_grpo = algorithm.name == "grpo"
+    has_groups = algorithm_spec(algorithm.name).has_groups
     placement = algorithm.kl_placement
     if placement == "auto":
-        placement = "loss" if is_grpo else "reward"
+        placement = "reward" if algorithm.name in _KL_IN_REWARD else "loss"
     return algorithm.model_copy(
         update={
+            "kl_coef": _kl_coef(algorithm),
             "kl_placement": placement,
             "kl_estimator": _or(algorithm.kl_estimator, "k3" if placement == "loss" else "k1"),
-            "advantage_epsilon": _or(algorithm.advantage_epsilon, 1e-4 if is_grpo else 1e-8),
+            "advantage_epsilon": _or(algorithm.advantage_epsilon, 1e-4 if has_groups else 1e-8),
             "clip_high": _or(algorithm.clip_high, algorithm.clip),
             "loss_aggregation": _or(algorithm.loss_aggregation, "token_mean"),
         }
     )
+
+
+def _kl_coef(algorithm: Algorithm) -> float:
+    return _or(algorithm.kl_coef, 0.0 if algorithm.name in _WITHOUT_KL else 0.05)
 
 
 def _resolved_rollout(config: Sections) -> Rollout:
@@ -186,11 +202,11 @@ def _resolved_rollout(config: Sections) -> Rollout:
 
 def _resolved_training(config: Sections) -> Training:
     training = config.training
-    generates = spec_of(config).generates
+    imitates = config.algorithm.name in ("sft", "reward_model")
     return training.model_copy(
         update={
             "mini_batch_samples": batch_sizes(config).mini_batch_samples,
-            "learning_rate": _or(training.learning_rate, 1e-6 if generates else 1e-5),
+            "learning_rate": _or(training.learning_rate, 1e-5 if imitates else 1e-6),
         }
     )
 

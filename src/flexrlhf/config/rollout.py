@@ -29,3 +29,5 @@ class Rollout(Section):
     """Parts in which the prompts of an iteration are generated and scored."""
     gap_alarm: Auto | Positive = "auto"
     """Nats by which engine and trainer may differ in a log-prob; auto: 1e-4, bfloat16 2e-2."""
+    speedup: Positive = 1.0
+    """Factor by which a plan takes generation to be faster, to see what that would change."""

@@ -130,6 +130,7 @@ def _phrases(branch: Node) -> list[str]:
     limits = {phrase: branch[key] for key, phrase in _BOUNDS.items() if key in branch}
     bounds = [f"{phrase} {_written(limit)}" for phrase, limit in limits.items()]
     pattern = f"that matches {branch['pattern']}" if "pattern" in branch else ""
+    pattern = f"such as {branch['examples'][0]}" if "examples" in branch else pattern
     return [" ".join(filter(None, (_KINDS[branch["type"]], " and ".join(bounds), pattern)))]
 
 

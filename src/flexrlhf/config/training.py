@@ -23,7 +23,7 @@ class Training(Section):
     iterations: Count = 50
     """Times that the loop goes round."""
     prompts_per_iteration: Count = 16
-    """Prompts of an iteration; rows for sft, pairs for reward_model."""
+    """Prompts of an iteration; rows or pairs where nothing is generated."""
     mini_batch_samples: Auto | Count = "auto"
     """Samples per optimiser step; has to divide those of an iteration; auto: all of them."""
     micro_batch_tokens: Auto | Count = "auto"
@@ -32,7 +32,7 @@ class Training(Section):
     """Samples per forward and backward pass, instead of a number of tokens."""
 
     learning_rate: Auto | Positive = "auto"
-    """Peak learning rate; auto: 1e-6 for ppo and grpo, 1e-5 for sft and reward_model."""
+    """Peak learning rate; auto: 1e-5 for sft and reward_model, 1e-6 for the others."""
     critic_learning_rate: Positive = 5e-6
     """ppo: peak learning rate of a critic that is a model of its own."""
     schedule: Literal["constant", "linear", "cosine"] = "constant"

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
-from flexrlhf.config.section import Section
+from flexrlhf.config.section import Count, Section, WholeNumber
 
 
 class Weights(Section):
     """The way of the weights from training to generation."""
 
-    sync_every: Literal[1] = 1
+    sync_every: Count = 1
     """Iterations between two updates of the engine's weights."""
-    max_staleness: Literal[0] = 0
+    max_staleness: WholeNumber = 0
     """Versions that generating weights may lag behind; 0 is synchronous."""

@@ -50,6 +50,7 @@ StrategyName = Literal[
     "verl",
     "real",
 ]
+PoolName = Literal["train", "score", "generate"]
 GenerationMode = Literal["gathered", "per_token", "tensor_parallel"]
 """How sharded weights are present while they generate: gathered once, gathered for every token, or
 resharded by tensor parallelism."""
@@ -59,6 +60,8 @@ STAGES: Final[tuple[Stage, ...]] = get_args(Stage)
 ALGORITHMS: Final[tuple[AlgorithmName, ...]] = get_args(AlgorithmName)
 ENGINES: Final[tuple[EngineName, ...]] = get_args(EngineName)
 BUILT_ENGINES: Final[tuple[BuiltEngine, ...]] = get_args(BuiltEngine)
+POOLS: Final[tuple[PoolName, ...]] = get_args(PoolName)
+"""In the order of their device ranges: generation comes last, as in the paper's Figure 4."""
 GENERATION_MODES: Final[tuple[GenerationMode, ...]] = get_args(GenerationMode)
 STRATEGIES: Final[tuple[StrategyName, ...]] = get_args(StrategyName)
 PUBLISHED_SYSTEMS: Final[tuple[StrategyName, ...]] = (

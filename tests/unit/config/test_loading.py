@@ -71,7 +71,7 @@ def test_all_problems_are_listed_in_one_error(grpo):
 
 
 def test_a_refused_value_causes_no_second_problem(ppo):
-    ppo["algorithm"]["name"] = "gpro"  # so whether data and roles fit is not known
+    ppo["algorithm"]["name"] = "grpoo"  # so whether data and roles fit is not known
     ppo["data"] = {"prompts": {"size": "many"}}
     lines = errors_of(ppo).splitlines()[1:-1]
     assert [line.split()[1].rstrip(":") for line in lines] == [

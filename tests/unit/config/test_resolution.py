@@ -127,3 +127,45 @@ def test_auto_is_not_settled():
     assert settled(3) == 3
     with pytest.raises(AssertionError, match="not resolved"):
         settled("auto")
+
+
+@pytest.mark.parametrize(
+    ("name", "kl_coef", "placement", "has_reference"),
+    [
+        ("ppo", 0.05, "reward", True),
+        ("grpo", 0.05, "loss", True),
+        ("dr_grpo", 0.0, "loss", False),
+        ("rloo", 0.05, "reward", True),
+        ("reinforce_pp", 0.05, "reward", True),
+        ("reinforce_pp_baseline", 0.05, "loss", True),
+        ("gspo", 0.05, "loss", True),
+        ("dapo", 0.0, "loss", False),
+    ],
+)
+def test_auto_kl_follows_the_algorithm(ppo, name, kl_coef, placement, has_reference):
+    ppo["algorithm"]["name"] = name
+    config = build_config(ppo)
+    assert ("reference" in spec_of(config).roles) is has_reference
+    resolved = resolve(config)
+    assert (resolved.algorithm.kl_coef, resolved.algorithm.kl_placement) == (kl_coef, placement)
+    assert spec_of(resolved) == spec_of(config)
+    assert (
+        "reference"
+        in spec_of(build_config({**ppo, "algorithm": {"name": name, "kl_coef": 1}})).roles
+    )
+
+
+@pytest.mark.parametrize(("name", "rate"), [("dpo", 1e-6), ("kto", 1e-6), ("rloo", 1e-6)])
+def test_auto_learning_rates_of_what_is_not_built(ppo, name, rate):
+    document = {"algorithm": {"name": name}, "model": {"actor": {"shape": "llama-7b"}}}
+    if name == "rloo":
+        document["reward"] = {"functions": [{"name": "math"}]}
+    config = resolve(build_config(document))
+    assert config.training.learning_rate == rate
+    assert samples_per_iteration(config) == (64 if spec_of(config).generates else 16)
+
+
+def test_a_reward_function_is_no_model(grpo):
+    assert spec_of(build_config(grpo)).functions == ("reward",)
+    grpo["model"]["reward"] = {"path": "models/reward"}
+    assert spec_of(build_config(grpo)).functions == ()

@@ -36,6 +36,13 @@ class Arrangement:
         """The role that generates, in an algorithm that does."""
         return "shadow_actor" if "shadow_actor" in self.devices else "actor"
 
+    def degrees_of(self, role: Role) -> dict[str, Any]:
+        """Returns everything that is fixed for `role`, in the keys of `RolePlacement`."""
+        fixed = dict(self.fixed.get(role, {}))
+        if self.generation is not None and role == self.generating_role:
+            fixed["generation"] = self.generation
+        return fixed
+
 
 @dataclass(frozen=True, slots=True)
 class Refusal:

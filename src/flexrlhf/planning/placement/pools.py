@@ -5,20 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Final, Literal, get_args
+from typing import Final
 
 from flexrlhf.core.algorithm_specs import AlgorithmSpec
 from flexrlhf.core.errors import PlanError
-from flexrlhf.core.names import SHADOWS, Role, in_order
+from flexrlhf.core.names import POOLS, SHADOWS, PoolName, Role, in_order
 from flexrlhf.planning.placement.ratio import pack
 from flexrlhf.planning.placement.shares import consecutive, largest_remainder, shown
 
-PoolName = Literal["train", "score", "generate"]
-
-POOLS: Final[tuple[PoolName, ...]] = get_args(PoolName)
-"""In the order of their device ranges: generation comes last, as in the paper's Figure 4."""
-
-_SHADOWED: Final = {shadow: role for role, shadow in SHADOWS.items()}
+_SHADOWED: Final[dict[Role, Role]] = {shadow: role for role, shadow in SHADOWS.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,10 +32,10 @@ def pool_roles(spec: AlgorithmSpec, *, has_score: bool) -> dict[PoolName, tuple[
     A trained role has a shadow where it generates or scores. Without a pool of their own the
     scoring models stand in the generating pool.
     """
-    scored = [step.role for step in spec.scored if step.role in spec.models]
-    shadows = [SHADOWS[role] for role in spec.trained if role in scored and role in SHADOWS]
-    scoring = [role for role in scored if role not in spec.trained]
-    scoring += [role for role in shadows if role != "shadow_actor"]
+    scored: list[Role] = [step.role for step in spec.scored if step.role in spec.models]
+    scoring: list[Role] = [role for role in scored if role not in spec.trained]
+    if "critic" in spec.trained and "critic" in scored:
+        scoring.append("shadow_critic")
     if not has_score:
         return {"train": spec.trained, "generate": _ordered(["shadow_actor", *scoring])}
     return {"train": spec.trained, "score": _ordered(scoring), "generate": ("shadow_actor",)}
@@ -54,7 +49,7 @@ def pool_ranges(
     Raises:
         PlanError: the shares do not sum to 1, or a pool would get no device.
     """
-    names = [name for name in POOLS if name in shares]
+    names: list[PoolName] = [name for name in POOLS if name in shares]
     values = [shares[name] for name in names]
     said = ", ".join(f"{name}: {shown(shares[name])}" for name in names)
     if sum(values) != 1 or min(values) <= 0:
@@ -114,5 +109,5 @@ def place_pools(
 
 def _ordered(roles: Sequence[Role]) -> tuple[Role, ...]:
     """Sorts as actor, critic, reference, reward; a shadow stands where its role would."""
-    bases = {_SHADOWED.get(role, role): role for role in roles}
+    bases: dict[Role, Role] = {_SHADOWED.get(role, role): role for role in roles}
     return tuple(bases[base] for base in in_order(bases))

@@ -1,4 +1,4 @@
-"""Shares of devices, as exact fractions: read from what a user wrote, and turned into devices."""
+"""Shares of devices, as exact fractions: shown to users, and turned into devices."""
 
 from __future__ import annotations
 
@@ -6,11 +6,6 @@ from collections.abc import Iterable, Sequence
 from fractions import Fraction
 
 _FINITE_DECIMALS = 4
-
-
-def exact(share: Fraction | float | str) -> Fraction:
-    """Returns a share as the user wrote it: 0.3 is 3/10, `1/3` is a third."""
-    return share if isinstance(share, Fraction) else Fraction(str(share))
 
 
 def shown(share: Fraction) -> str:

@@ -1,0 +1,58 @@
+"""What can be planned but not trained yet, with the reason for each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from flexrlhf.config.problems import Problem, mistake
+from flexrlhf.config.schema import RunConfig
+from flexrlhf.core.algorithm_specs import BUILT
+
+ROLES_WITH_LORA = ("actor", "critic", "reward")
+
+
+def check_trainable(config: RunConfig, prefix: str = "") -> Iterator[Problem]:
+    """Yields what of one stage only the planner can take.
+
+    Where roles go is not looked at here: the plan says whether it can be run.
+
+    Args:
+        config: the stage.
+        prefix: of its keys, in a run of several stages.
+    """
+    name = config.algorithm.name
+    if name not in BUILT:
+        yield mistake(
+            f"{prefix}algorithm.name",
+            name,
+            "it can be planned; training it is not built yet.",
+            f"Right: {', '.join(BUILT)}.",
+        )
+    for role in ROLES_WITH_LORA:
+        model = getattr(config.model, role)
+        if model is not None and model.lora is not None:
+            yield mistake(
+                f"{prefix}model.{role}.lora.rank",
+                model.lora.rank,
+                "adapters can be planned; training them is not built yet.",
+                "Right: no lora, which trains all weights.",
+            )
+    weights = config.weights
+    for key, value, only in (
+        ("sync_every", weights.sync_every, 1),
+        ("max_staleness", weights.max_staleness, 0),
+    ):
+        if value != only:
+            yield mistake(
+                f"{prefix}weights.{key}",
+                value,
+                "it can be planned; generating with older weights is not built yet.",
+                f"Right: {only}.",
+            )
+    if config.rollout.speedup != 1:
+        yield mistake(
+            f"{prefix}rollout.speedup",
+            config.rollout.speedup,
+            "it is a supposition for planning; it makes no run faster.",
+            "Right: 1, or leave it out.",
+        )

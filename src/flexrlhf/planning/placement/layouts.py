@@ -1,0 +1,69 @@
+"""What several strategies share: roles everywhere or on parts, and how parts may be cut."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+
+from flexrlhf.core.algorithm_specs import AlgorithmSpec
+from flexrlhf.core.names import Role, in_order
+from flexrlhf.planning.cluster.cluster import Cluster, Node
+from flexrlhf.planning.cluster.device_type import DeviceType
+
+Devices = dict[Role, tuple[int, ...]]
+
+
+def everywhere(spec: AlgorithmSpec, devices: Sequence[int]) -> Devices:
+    """Returns every role on all of `devices`."""
+    return dict.fromkeys(in_order(spec.roles), tuple(devices))
+
+
+def with_own_places(
+    spec: AlgorithmSpec, devices: Sequence[int], own: Mapping[Role, tuple[int, ...]]
+) -> Devices:
+    """Returns every role on all of `devices`, but some on their own."""
+    placed = everywhere(spec, devices) | dict(own)
+    return {role: placed[role] for role in in_order(placed)}
+
+
+def compositions(total: int, parts: int) -> list[tuple[int, ...]]:
+    """Returns every way to write `total` as an ordered sum of `parts` counts above 0.
+
+    The most even ones come first.
+    """
+    return sorted(_ways(total, parts), key=lambda way: max(way) - min(way))
+
+
+def _ways(total: int, parts: int) -> Iterable[tuple[int, ...]]:
+    if parts == 1:
+        yield (total,)
+        return
+    for first in range(total - parts + 1, 0, -1):
+        for rest in _ways(total - first, parts - 1):
+            yield (first, *rest)
+
+
+def devices_per_node(cluster: Cluster) -> int:
+    """Returns the largest number that divides the devices of every node."""
+    return math.gcd(*(len(node.devices) for node in cluster.nodes))
+
+
+def tensor_sizes(cluster: Cluster) -> list[int]:
+    """Returns the ways to split a matrix inside a node, over 2 devices at least."""
+    size = devices_per_node(cluster)
+    return [part for part in range(2, size + 1) if size % part == 0]
+
+
+def speed(device: DeviceType) -> float:
+    """Returns what orders devices from fast to slow: their dense peak in half precision."""
+    return device.peak_flops("bfloat16")
+
+
+def fastest_node(cluster: Cluster) -> Node:
+    """Returns the node that computes most, the first of equals."""
+    return max(cluster.nodes, key=lambda node: speed(node.device) * len(node.devices))
+
+
+def has_unlike_devices(cluster: Cluster) -> bool:
+    """Whether the nodes have devices of more than one type."""
+    return len({node.device.name for node in cluster.nodes}) > 1
