@@ -178,6 +178,19 @@ def plan_text(document: Mapping[str, Any]) -> str:
     )
 
 
+def predict(cases: Path | str, out: Path | str) -> str:
+    """Answers the rows of a case file and returns one line about it.
+
+    Raises:
+        ConfigError: the case file is wrong, or the answers cannot be written.
+    """
+    from flexrlhf.planning.cases.prediction import predict_file
+
+    answers = predict_file(Path(cases), Path(out))
+    refused = sum(answer.value is None for answer in answers)
+    return f"{len(answers) - refused} rows answered, {refused} refused: {out}"
+
+
 def report(run_dir: Path | str) -> Path:
     """Writes `report.html` of a run folder and returns its path.
 

@@ -100,6 +100,17 @@ def plan(
 
 
 @cli.command()
+def predict(
+    cases: Annotated[Path, typer.Argument(metavar="CASES.csv", help="One configuration a row.")],
+    out: Annotated[Path, typer.Option(metavar="PREDICTIONS.csv", help="Where answers go.")],
+) -> None:
+    """Say what published configurations would take by our costs."""
+    from flexrlhf import app
+
+    typer.echo(app.predict(cases, out))
+
+
+@cli.command()
 def report(
     run_dir: Annotated[Path, typer.Argument(help="A run folder.")],
     *,

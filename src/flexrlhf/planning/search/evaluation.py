@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Final
 
-from flexrlhf.core.names import Role, Stage
+from flexrlhf.core.names import SHADOWS, Role, Stage
 from flexrlhf.planning.placement.device_memory import MEMORY_STAGES, DeviceMemory
 from flexrlhf.planning.placement.fit import Fit, check_fit
 from flexrlhf.planning.placement.placed_role import PlacedRole, engine_of, layout_of
-from flexrlhf.planning.placement.plan import Plan
+from flexrlhf.planning.placement.plan import Plan, RolePlacement
 from flexrlhf.planning.placement.prediction import Prediction
 from flexrlhf.planning.search.request import PlanRequest
 from flexrlhf.planning.simulation.simulation import Simulation
 from flexrlhf.planning.simulation.simulator import simulate
-from flexrlhf.planning.workflow.groups import SHADOWS
 from flexrlhf.planning.workflow.iteration import iteration_graph
 from flexrlhf.planning.workflow.plan_durations import PlanDurations
 from flexrlhf.planning.workflow.shape import IterationShape
 
-_MOST_SAMPLES = 1024
+_MOST_SAMPLES: Final = 1024
 """Samples per replica and pass beyond which nothing gets faster."""
+_PASSES_PER_STAGE: Final = 4
+"""Micro-batches per pipeline stage that leave a bubble of a fifth."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +35,13 @@ class Evaluation:
     simulation: Simulation | None = None
 
 
-def evaluate(request: PlanRequest, plan: Plan, *, rollout_micro_batches: int = 1) -> Evaluation:
+def evaluate(
+    request: PlanRequest,
+    plan: Plan,
+    *,
+    rollout_micro_batches: int = 1,
+    requires_fit: bool = True,
+) -> Evaluation:
     """Returns the simulated course of a plan whose degrees are chosen.
 
     Micro-batches that the plan leaves open become the largest that fit.
@@ -42,6 +50,8 @@ def evaluate(request: PlanRequest, plan: Plan, *, rollout_micro_batches: int = 1
         request: what is placed.
         plan: role by role devices and degrees.
         rollout_micro_batches: parts that are generated and scored on their own.
+        requires_fit: what does not fit is not simulated. Off for runs that are known to have
+            taken place, whatever our count of their bytes says.
     """
     roles = _placed_roles(request, plan)
     memory, roles, concurrent = _filled(request, roles, rollout_micro_batches)
@@ -51,16 +61,9 @@ def evaluate(request: PlanRequest, plan: Plan, *, rollout_micro_batches: int = 1
         for role, placed in plan.placement.items()
     }
     plan = replace(plan, placement=placement, feasible=fit.is_feasible)
-    if not fit.is_feasible:
+    if requires_fit and not fit.is_feasible:
         return Evaluation(plan, fit)
-    shape = IterationShape(
-        num_samples=request.workload.num_samples,
-        rollout_micro_batches=rollout_micro_batches,
-        mini_batches=request.workload.mini_batches,
-        epochs=request.workload.epochs,
-        sync_every=request.sync_every,
-        max_staleness=request.max_staleness if "shadow_actor" in plan.placement else 0,
-    )
+    shape = iteration_shape(request, plan, rollout_micro_batches)
     durations = PlanDurations(
         request.cluster,
         roles,
@@ -81,27 +84,61 @@ def evaluate(request: PlanRequest, plan: Plan, *, rollout_micro_batches: int = 1
     return Evaluation(replace(plan, predicted=predicted), fit, simulation)
 
 
+def iteration_shape(request: PlanRequest, plan: Plan, rollout_micro_batches: int) -> IterationShape:
+    """Returns the cuts of an iteration; only shadows may generate with older weights."""
+    is_apart = "shadow_actor" in plan.placement
+    return IterationShape(
+        num_samples=request.workload.num_samples,
+        rollout_micro_batches=rollout_micro_batches,
+        mini_batches=request.workload.mini_batches,
+        epochs=request.workload.epochs,
+        sync_every=request.sync_every if is_apart else 1,
+        max_staleness=request.max_staleness if is_apart else 0,
+    )
+
+
+def placed_role(
+    request: PlanRequest, roles: Iterable[Role], role: Role, placement: RolePlacement
+) -> PlacedRole | None:
+    """Returns a role in its place; None for one without a model.
+
+    Args:
+        request: what is placed.
+        roles: every role that has a place, shadows too.
+        role: the one that is meant.
+        placement: its devices and degrees.
+    """
+    model = request.model_of(role)
+    if model is None:
+        return None
+    held = set(roles)
+    generator: Role = "shadow_actor" if "shadow_actor" in held else "actor"
+    generates = request.spec.generates and role == generator
+    return PlacedRole(
+        role,
+        model,
+        placement.devices,
+        layout_of(placement),
+        engine_of(placement, request.engine) if generates else None,
+        scores=SHADOWS.get(role) not in held,
+        micro_batch_samples=placement.micro_batch_samples or 0,
+    )
+
+
+def pass_sizes(request: PlanRequest, placed: PlacedRole) -> tuple[int, ...]:
+    """Returns the samples per replica and pass that come into question, ascending.
+
+    They are the user's number, or powers of two and all samples of a step.
+    """
+    if placed.micro_batch_samples:
+        return (placed.micro_batch_samples,)
+    most = _samples_per_step(request, placed)
+    return (*(2**i for i in range(most.bit_length()) if 2**i < most), most)
+
+
 def _placed_roles(request: PlanRequest, plan: Plan) -> list[PlacedRole]:
-    placed: list[PlacedRole] = []
-    has_shadow = {original for original, shadow in SHADOWS.items() if shadow in plan.placement}
-    generator: Role = "shadow_actor" if "actor" in has_shadow else "actor"
-    for role, place in plan.placement.items():
-        model = request.model_of(role)
-        if model is None:
-            continue
-        generates = request.spec.generates and role == generator
-        placed.append(
-            PlacedRole(
-                role,
-                model,
-                place.devices,
-                layout_of(place),
-                engine_of(place, request.engine) if generates else None,
-                scores=role not in has_shadow,
-                micro_batch_samples=place.micro_batch_samples or 0,
-            )
-        )
-    return placed
+    placed = [placed_role(request, plan.placement, r, place) for r, place in plan.placement.items()]
+    return [role for role in placed if role is not None]
 
 
 def _filled(
@@ -125,21 +162,34 @@ def _filled(
         if placed.engine is not None:
             replicas = placed.engine_replicas
             share = max(1, -(-samples // (parts * replicas)))
+            share = min(share, placed.engine.most_samples or share)
             found = bare.largest_samples(placed, "generate", fill=request.memory_fill, most=share)
             concurrent = float(max(1, found))
             at_once = concurrent * replicas
-        filled.append(placed.with_micro_batch(_largest_pass(request, bare, placed)))
+        filled.append(placed.with_micro_batch(_best_pass(request, bare, placed)))
     return memory_of(filled, at_once), filled, concurrent
 
 
-def _largest_pass(request: PlanRequest, memory: DeviceMemory, placed: PlacedRole) -> int:
-    """The user's micro-batch, or the largest that fits into training or scoring; 1 if none does."""
+def _best_pass(request: PlanRequest, memory: DeviceMemory, placed: PlacedRole) -> int:
+    """Returns the samples per pass: as many as fit, since fewer passes cost less.
+
+    A pipeline needs several passes to be full, so there it is the largest size that leaves four
+    per stage. Where nothing fits it is 1, and the fit check says so.
+    """
     if placed.micro_batch_samples:
         return placed.micro_batch_samples
     stage = "train" if placed.model.is_trained else "score"
+    most = _samples_per_step(request, placed)
+    fitting = memory.largest_samples(placed, stage, fill=request.memory_fill, most=most)
+    if placed.layout.pipeline == 1:
+        return max(1, fitting)
+    wanted = min(fitting, most // (_PASSES_PER_STAGE * placed.layout.pipeline))
+    return max([size for size in pass_sizes(request, placed) if size <= wanted], default=1)
+
+
+def _samples_per_step(request: PlanRequest, placed: PlacedRole) -> int:
     per_step = request.workload.num_samples / request.workload.mini_batches
-    most = min(_MOST_SAMPLES, max(1, int(per_step // placed.layout.data)))
-    return max(1, memory.largest_samples(placed, stage, fill=request.memory_fill, most=most))
+    return min(_MOST_SAMPLES, max(1, int(per_step // placed.layout.data)))
 
 
 def _micro_batch(roles: Sequence[PlacedRole], role: Role) -> int | None:

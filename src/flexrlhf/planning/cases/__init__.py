@@ -1,0 +1,1 @@
+"""Published configurations as plans: what a table's row would take by our costs."""

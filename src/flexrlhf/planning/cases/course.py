@@ -1,0 +1,109 @@
+"""The simulated course of a case, and the seconds that a metric asks for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+
+from flexrlhf.core.names import Role, kind_of
+from flexrlhf.core.timeline import Share
+from flexrlhf.planning.cases.setting import Setting
+from flexrlhf.planning.placement.prediction import Prediction
+from flexrlhf.planning.search.evaluation import Evaluation, evaluate
+from flexrlhf.planning.simulation.simulation import Simulation
+from flexrlhf.planning.workflow.graph import Task, Transfer
+
+
+@dataclass(frozen=True)  # Without slots: what was added up is kept.
+class Course:
+    """One iteration of a case in its steady state."""
+
+    setting: Setting
+    evaluation: Evaluation
+
+    @property
+    def simulation(self) -> Simulation:
+        """The run on the virtual clock."""
+        assert self.evaluation.simulation is not None
+        return self.evaluation.simulation
+
+    @property
+    def predicted(self) -> Prediction:
+        """What the plan is expected to take."""
+        assert self.evaluation.plan.predicted is not None
+        return self.evaluation.plan.predicted
+
+    @property
+    def iteration_s(self) -> float:
+        """Seconds of an iteration."""
+        return self.simulation.iteration_s
+
+    @cached_property
+    def stages_s(self) -> dict[Share, float]:
+        """Seconds in which any device works on a stage, per iteration."""
+        return self.simulation.stage_s()
+
+    def stage_s(self, stage: Share) -> float:
+        """Returns the seconds of one stage, 0 where there is none."""
+        return self.stages_s.get(stage, 0.0)
+
+    def role_s(self, stage: str, role: Role) -> float:
+        """Returns the seconds in which a kind of role works in a stage, per iteration."""
+        return self._seconds(
+            lambda task: (
+                task.stage == stage and task.role is not None and kind_of(task.role) == role
+            )
+        )
+
+    def operation_s(self, operation: str) -> float:
+        """Returns the seconds of all tasks of an operation, per iteration."""
+        return self._seconds(lambda task: task.operation == operation)
+
+    def generation_s(self) -> float:
+        """Returns the seconds of the generation stage as the system's timers see it."""
+        return self.stage_s("generate")
+
+    def trainer_idle_s(self) -> float:
+        """Returns the seconds per iteration in which the devices that train only wait."""
+        actor = next(g for g in self.simulation.groups if "actor" in g.roles)
+        busy_s = self._seconds(lambda task: task.group == actor.name)
+        return max(0.0, self.iteration_s - busy_s)
+
+    def _seconds(self, is_meant: Callable[[Task], bool]) -> float:
+        window = self.simulation.window
+        total_s = 0.0
+        for item, _, start_s, end_s, _ in self.simulation.activities:
+            if isinstance(item, Transfer) or not window.first <= item.iteration <= window.last:
+                continue
+            if is_meant(item):
+                total_s += end_s - start_s
+        return total_s / window.num_iterations
+
+
+def course_of(setting: Setting) -> Course:
+    """Returns the simulated course of a case, with the largest batch where it asks for that."""
+    if setting.fills_memory:
+        setting = setting.with_samples(largest_batch(setting) * setting.num_devices)
+    return Course(setting, _evaluated(setting))
+
+
+def largest_batch(setting: Setting) -> int:
+    """Returns the most samples per device that fit, at least 1 and at most what is stated."""
+    most = 1024
+    limit = setting.case.variant.get("prompts_max", "")
+    if limit.isdecimal():
+        most = max(1, int(limit) // setting.num_devices)
+    evaluation = _evaluated(setting.with_samples(most * setting.num_devices))
+    assert evaluation.plan.predicted is not None
+    found = evaluation.plan.predicted.max_batch or 1
+    return max(1, min(most, found))
+
+
+def _evaluated(setting: Setting) -> Evaluation:
+    return evaluate(
+        setting.request,
+        setting.plan,
+        rollout_micro_batches=min(setting.rollout_parts, setting.request.workload.num_samples),
+        requires_fit=False,
+    )

@@ -1,0 +1,288 @@
+"""From a case's course to the number that its metric asks for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Final
+
+from flexrlhf.core.names import Role
+from flexrlhf.planning.cases.assumptions import Assumptions
+from flexrlhf.planning.cases.case import Case
+from flexrlhf.planning.cases.course import Course, course_of, largest_batch
+from flexrlhf.planning.cases.memory_measures import fits, largest_model, peak_gigabytes
+from flexrlhf.planning.cases.setting import Setting, setting_of
+from flexrlhf.planning.costs.calibration import Calibration
+from flexrlhf.planning.costs.lengths import Lengths
+
+_USUAL_STEPS: Final = 100
+_VALIDATION_SAMPLES: Final = 512
+_BASELINE: Final = "DeepSpeed-Chat"
+_OWN_ACCURACY: Final = {
+    "cost_model_mape": 0.15,
+    "cost_model_max_error": 0.6,
+    "cost_model_r2": 0.9,
+    "plan_exact_match": 0.5,
+}
+"""What docs/planner-accuracy.md shows of this cost model, rounded."""
+
+Measure = Callable[[Course, Assumptions], float]
+
+
+def answer(case: Case, taken: Assumptions, *, calibration: Calibration | None = None) -> float:
+    """Returns the number that a case asks for.
+
+    Args:
+        case: what is stated.
+        taken: notes what is assumed.
+        calibration: instead of that of the case's class.
+    """
+    metric = case.metric
+    if metric in _OWN_ACCURACY:
+        taken.note("about the cost model itself: what docs/planner-accuracy.md shows of ours")
+        return _OWN_ACCURACY[metric]
+    if metric in _COMPARISONS:
+        return _COMPARISONS[metric](case, taken, calibration)
+    setting = setting_of(case, taken, calibration=calibration)
+    if metric in _MEMORY:
+        return _MEMORY[metric](setting)
+    if metric == "first_token_latency":
+        workload = replace(setting.request.workload, response=Lengths.fixed(0))
+        setting = replace(setting, request=replace(setting.request, workload=workload))
+    return _MEASURES[metric](course_of(setting), taken)
+
+
+def _throughput(course: Course, taken: Assumptions) -> float:
+    samples = course.setting.request.workload.num_samples
+    if not course.setting.leaves_out_scoring:
+        return samples / course.iteration_s
+    taken.note("samples/s leave out scoring, as the authors' code counts")
+    score_s = course.stage_s("score")
+    return samples / max(course.iteration_s - score_s, 1e-9)
+
+
+def _tokens_per_s(course: Course, _: Assumptions) -> float:
+    workload = course.setting.request.workload
+    return workload.num_samples * workload.mean_tokens / course.iteration_s
+
+
+def _run_s(course: Course, taken: Assumptions) -> float:
+    case = course.setting.case
+    steps = case.number("steps")
+    if steps is not None:
+        return steps * course.iteration_s
+    total = case.variant.get("samples_total", "")
+    if total.replace(".", "", 1).isdecimal():
+        passes = case.count("epochs") * float(total) / course.setting.request.workload.num_samples
+        return passes * course.iteration_s
+    return taken.take("steps", _USUAL_STEPS, "usual") * course.iteration_s
+
+
+def _wait_s(course: Course, _: Assumptions) -> float:
+    is_apart = "shadow_actor" in course.setting.plan.placement
+    return course.trainer_idle_s() if is_apart else course.stage_s("generate")
+
+
+def _overhead_s(course: Course, _: Assumptions) -> float:
+    named = ("generate", "score", "train", "sync")
+    known_s = sum(course.stage_s(stage) for stage in named)
+    return max(0.0, course.iteration_s - known_s) + course.role_s("advantage", "actor")
+
+
+def _old_logprob_s(course: Course, _: Assumptions) -> float:
+    """The actor's own pass; where the case has none, a reference of its shape takes as long."""
+    return course.role_s("score", "actor") or course.role_s("score", "reference")
+
+
+def _validation_s(course: Course, taken: Assumptions) -> float:
+    samples = taken.take("validation samples", _VALIDATION_SAMPLES, "usual")
+    return course.stage_s("generate") * samples / course.setting.request.workload.num_samples
+
+
+def _resize_s(course: Course, taken: Assumptions) -> float:
+    """All weights and optimiser state through the host and back."""
+    taken.note("resizing writes and reads what every device holds, by the way over its host")
+    device = course.setting.request.cluster.device_type(0)
+    held = peak_gigabytes(course.setting, stages=("sync",)) * 1e9
+    return 2 * held / device.host_bandwidth
+
+
+def _decode_rate(course: Course, _: Assumptions) -> float:
+    workload = course.setting.request.workload
+    tokens = workload.num_samples * workload.response.mean
+    return tokens / course.stage_s("generate") / course.setting.num_devices
+
+
+def _train_rate(course: Course, _: Assumptions) -> float:
+    workload = course.setting.request.workload
+    tokens = workload.num_samples * workload.mean_tokens * workload.epochs
+    return tokens / _pass_s(course)
+
+
+def _pass_s(course: Course) -> float:
+    """Forward and backward without the optimiser."""
+    return course.operation_s("forward_backward")
+
+
+def _flops(course: Course, *, factor: float, role: Role = "actor") -> float:
+    request = course.setting.request
+    workload = request.workload
+    shape = request.models[role].shape
+    tokens = workload.num_samples * workload.mean_tokens
+    return factor * shape.forward_flops(tokens, workload.mean_context)
+
+
+def _mfu(course: Course, _: Assumptions) -> float:
+    request = course.setting.request
+    train_s = course.role_s("train", "actor") / request.workload.epochs
+    peak = request.cluster.device_type(0).peak_flops(request.models["actor"].compute_dtype)
+    devices = len(course.setting.plan.placement["actor"].devices)
+    return _flops(course, factor=3) / train_s / devices / peak
+
+
+def _teraflops(course: Course, *, factor: float, seconds: float) -> float:
+    return _flops(course, factor=factor) / seconds / course.setting.num_devices / 1e12
+
+
+def _fraction(stage: str) -> Measure:
+    def measure(course: Course, _: Assumptions) -> float:
+        if course.setting.leaves_out_scoring:
+            # Figure 7 shows generation and training as parts of their own sum.
+            both = course.stage_s("generate") + course.stage_s("train")
+            return course.stage_s(stage) / both if stage != "score" else 0.0
+        return course.stage_s(stage) / course.iteration_s
+
+    return measure
+
+
+def _forward_fraction(role: Role) -> Measure:
+    return lambda course, _: course.role_s("score", role) / course.iteration_s
+
+
+_MEASURES: Final[Mapping[str, Measure]] = {
+    "iteration_time": lambda course, _: course.iteration_s,
+    "generation_time": lambda course, _: course.generation_s(),
+    "generate_sequences_time": lambda course, _: (
+        course.role_s("generate", "actor") or course.role_s("generate", "shadow_actor")
+    ),
+    "generation_wait_time": _wait_s,
+    "score_time": lambda course, _: course.stage_s("score"),
+    "old_logprob_time": _old_logprob_s,
+    "reference_time": lambda course, _: course.role_s("score", "reference"),
+    "train_time": lambda course, _: course.stage_s("train"),
+    "actor_train_time": lambda course, _: course.role_s("train", "actor"),
+    "microbatch_train_time": lambda course, _: _pass_s(course),
+    "weight_sync_time": lambda course, _: course.stage_s("sync"),
+    "overhead_time": _overhead_s,
+    "validation_time": _validation_s,
+    "first_token_latency": lambda course, _: course.stage_s("generate"),
+    "run_time": _run_s,
+    "resize_time": _resize_s,
+    "samples_per_s": _throughput,
+    "tokens_per_s": _tokens_per_s,
+    "tokens_per_s_per_gpu": lambda course, taken: (
+        _tokens_per_s(course, taken) / course.setting.num_devices
+    ),
+    "train_tokens_per_s": _train_rate,
+    "decode_tokens_per_s_per_gpu": _decode_rate,
+    "mfu": _mfu,
+    "generation_tflops_per_gpu": lambda course, _: _teraflops(
+        course, factor=1, seconds=course.stage_s("generate")
+    ),
+    "train_tflops_per_gpu": lambda course, _: _teraflops(
+        course, factor=4, seconds=course.stage_s("train")
+    ),
+    "iteration_tflops_per_gpu": lambda course, _: _teraflops(
+        course, factor=5, seconds=course.iteration_s
+    ),
+    "generation_fraction": _fraction("generate"),
+    "score_fraction": _fraction("score"),
+    "train_fraction": _fraction("train"),
+    "actor_forward_fraction": _forward_fraction("actor"),
+    "critic_forward_fraction": _forward_fraction("critic"),
+    "reference_forward_fraction": _forward_fraction("reference"),
+    "reward_forward_fraction": _forward_fraction("reward"),
+}
+
+
+def _generation_microbatch(setting: Setting) -> float:
+    stated = setting.case.number("generation_batch_per_gpu")
+    return stated if stated is not None else float(largest_batch(setting))
+
+
+def _train_microbatch(setting: Setting) -> float:
+    return float(setting.plan.placement["actor"].micro_batch_samples or 1)
+
+
+_MEMORY: Final[Mapping[str, Callable[[Setting], float]]] = {
+    "generation_microbatch": _generation_microbatch,
+    "train_microbatch": _train_microbatch,
+    "max_batch_samples": lambda setting: float(largest_batch(setting)),
+    "max_model_params": largest_model,
+    "fits": fits,
+    "peak_memory": peak_gigabytes,
+}
+
+Comparison = Callable[[Case, Assumptions, Calibration | None], float]
+
+
+def _both(case: Case, taken: Assumptions, calibration: Calibration | None) -> tuple[Course, Course]:
+    """The course of a case, and that of what it is compared with."""
+    versus = case.variant.get("versus", "")
+    baseline = {**case.words, "system": versus or _BASELINE, "strategy": "colocated"}
+    baseline = {key: word for key, word in baseline.items() if key != "generation_engine"}
+    taken.note(f"compared with {versus or _BASELINE}, colocated")
+    other = replace(case, words=baseline)
+    return (
+        course_of(setting_of(case, taken, calibration=calibration)),
+        course_of(setting_of(other, Assumptions(), calibration=calibration)),
+    )
+
+
+def _rate(course: Course) -> float:
+    return course.setting.request.workload.num_samples / course.iteration_s
+
+
+def _speedup(case: Case, taken: Assumptions, calibration: Calibration | None) -> float:
+    own, other = _both(case, taken, calibration)
+    return _rate(own) / _rate(other)
+
+
+def _per_cost(case: Case, taken: Assumptions, calibration: Calibration | None) -> float:
+    own, other = _both(case, taken, calibration)
+    prices = [c.setting.request.cluster.price_per_hour() for c in (own, other)]
+    if prices[0] is None or prices[1] is None:
+        taken.note("no price is known: devices cost the same")
+        prices = [float(own.setting.num_devices), float(other.setting.num_devices)]
+    assert prices[0] is not None
+    assert prices[1] is not None
+    return _rate(own) / prices[0] / (_rate(other) / prices[1])
+
+
+def _scaling(case: Case, taken: Assumptions, calibration: Calibration | None) -> float:
+    own = course_of(setting_of(case, taken, calibration=calibration))
+    few = min(8, own.setting.num_devices)
+    numbers = {k: v for k, v in case.numbers.items() if not k.startswith("n_gpus")}
+    taken.note(f"scaling from {few} devices")
+    smaller = replace(case, numbers=numbers | {"n_gpus": float(few)})
+    base = course_of(setting_of(smaller, Assumptions(), calibration=calibration))
+    return _rate(own) / _rate(base) * few / own.setting.num_devices
+
+
+def _less_generation(case: Case, taken: Assumptions, calibration: Calibration | None) -> float:
+    own, other = _both(case, taken, calibration)
+    return 1 - own.generation_s() / other.generation_s()
+
+
+def _less_sync(case: Case, taken: Assumptions, calibration: Calibration | None) -> float:
+    own, other = _both(case, taken, calibration)
+    return other.stage_s("sync") - own.stage_s("sync")
+
+
+_COMPARISONS: Final[Mapping[str, Comparison]] = {
+    "speedup": _speedup,
+    "speedup_per_cost": _per_cost,
+    "scaling_efficiency": _scaling,
+    "generation_time_reduction": _less_generation,
+    "weight_sync_time_reduction": _less_sync,
+}

@@ -1,0 +1,102 @@
+"""How the published systems behave: structure that their documents and code state, nothing fitted.
+
+Sources: DeepSpeed-Chat's and trlX's repositories of 2023; FlexRLHF's released code; OpenRLHF, README
+and commit 0baf3dd; ReaL, arXiv 2406.14088; verl's documentation; NeMo-RL, recipes of v0.6; prime-rl,
+commit 559b447.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final, Literal
+
+Backend = Literal["zero", "megatron"]
+Generator = Literal["transformers", "own", "serving"]
+"""Transformers' code or the system's own, launched operation by operation; or a serving engine,
+which replays captured steps and batches continuously."""
+
+
+@dataclass(frozen=True, slots=True)
+class System:
+    """One system, as far as a time depends on it."""
+
+    name: str
+    year: int
+    """Generation of its software."""
+    backend: Backend = "zero"
+    generator: Generator = "serving"
+    zero_stage: int = 3
+    pads: bool = False
+    """Batches are padded to the longest prompt and response, in training too."""
+    micro_batch_tokens: int = 16384
+    """Tokens of a pass on one replica where nothing is stated."""
+    recomputes: bool = True
+    fills_memory: bool = False
+    """An unstated batch is the largest that fits."""
+    shadow_scores: bool = False
+    """Where generation is apart, its devices score too."""
+    scores_actor_when_apart: bool = True
+    """Where generation is apart, the trainer computes the actor's log-probs once more."""
+    rolls_in_parts: bool = False
+    """Prompts go to the engine in parts, each scored before the next."""
+    is_stage_timed: bool = False
+    """Its samples/s leave out the scoring stage."""
+
+
+_SYSTEMS: Final = (
+    System(
+        "DeepSpeed-Chat",
+        2023,
+        generator="transformers",
+        pads=True,
+        micro_batch_tokens=4096,
+        fills_memory=True,
+    ),
+    System(
+        "FlexRLHF",
+        2023,
+        generator="transformers",
+        pads=True,
+        micro_batch_tokens=4096,
+        fills_memory=True,
+        shadow_scores=True,
+        is_stage_timed=True,
+    ),
+    System(
+        "trlX",
+        2023,
+        generator="transformers",
+        pads=True,
+        micro_batch_tokens=4096,
+        zero_stage=2,
+        fills_memory=True,
+    ),
+    System("NeMo-Aligner", 2023, backend="megatron"),
+    System("TensorRT-LLM", 2023, backend="megatron"),
+    System("OpenRLHF", 2024, pads=True, micro_batch_tokens=4096, rolls_in_parts=True),
+    System("ReaL", 2024, backend="megatron", generator="own"),
+    System("ReaL-Heuristic", 2024, backend="megatron", generator="own"),
+    System("HybridFlow", 2024),
+    System("RLHFuse", 2024, backend="megatron"),
+    System("AReaL", 2025, scores_actor_when_apart=False),
+    System("DistFlow", 2025),
+    System("DORA", 2025, backend="megatron"),
+    System("LlamaRL", 2025),
+    System("NeMo-RL", 2025, backend="megatron"),
+    System("Nereus", 2025),
+    System("prime-rl", 2025),
+    System("StreamRL", 2025, backend="megatron"),
+    System("TRL", 2025, pads=True),
+    System("verl", 2025, scores_actor_when_apart=False),
+    System("WEAVE", 2025),
+)
+SYSTEMS: Final[Mapping[str, System]] = {system.name.lower(): system for system in _SYSTEMS}
+UNSTATED_SYSTEM: Final = System(
+    "a system of 2023",
+    2023,
+    generator="transformers",
+    pads=True,
+    micro_batch_tokens=4096,
+    fills_memory=True,
+)
