@@ -109,8 +109,10 @@ def test_a_finished_run_is_left_as_it_is(train, document):
     assert again.metrics == first.metrics
 
 
-def test_more_iterations_go_on_from_the_last(train, document, assert_same_run):
+def test_more_iterations_go_on_from_the_last(train, document, assert_same_run, world):
+    """Iteration 4, which was the last, is evaluated no more: only 0, 3 and 6 are due."""
     content = document("grpo")
+    content["data"]["evaluation"] = {"path": str(world / "held-out.jsonl"), "every": 3}
     expected = train(content, "expected", overrides=["training.iterations=6"]).run_dir
     train(content)
     run_dir = train(content, resume=True, overrides=["training.iterations=6"]).run_dir

@@ -180,7 +180,9 @@ class TrainingRun:
         else:
             self._ask("restore_state", state.get("worker", {}))
             logger.info("%s: going on after iteration %d", self.name, finished)
-        self._records.restart_after(finished if state is not None else -1)
+        self._records.restart_after(
+            finished if state is not None else -1, self._launched.worker.is_evaluated
+        )
         kept = [s for s in self._timeline.spans if (s.iteration or 0) <= finished]
         self._timeline = Timeline(["main"], kept)
         return finished

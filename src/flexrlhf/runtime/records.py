@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
@@ -48,13 +48,25 @@ class RunRecords:
             load_plugin("run.trackers", TRACKERS, name)(folder) for name in trackers
         ]
 
-    def restart_after(self, iteration: int) -> None:
-        """Drops every line after finished iteration `iteration`; a resumed run writes them anew."""
+    def restart_after(self, iteration: int, is_evaluated: Callable[[int], bool]) -> None:
+        """Drops what a run that goes on after iteration `iteration` would not have written.
+
+        That is every line of a later iteration, and the evaluation of a last iteration that is no
+        longer the last.
+
+        Args:
+            iteration: the newest that is finished; -1 for none, not even the first evaluation.
+            is_evaluated: says whether a finished iteration is evaluated.
+        """
         for path in (self._metrics, self._samples):
             if path.exists():
                 with _disk_failures(path):
-                    kept = [row for row in read_rows(path) if row["iteration"] <= iteration]
-                write_text(path, "".join(json.dumps(row) + "\n" for row in kept))
+                    rows = [row for row in read_rows(path) if row["iteration"] <= iteration]
+                kept = (
+                    row if is_evaluated(row["iteration"]) else _without_evaluation(row)
+                    for row in rows
+                )
+                write_text(path, "".join(json.dumps(row) + "\n" for row in kept if row))
 
     def write(self, iteration: int, metrics: Mapping[str, float]) -> None:
         """Appends the metrics of finished iteration `iteration`."""
@@ -87,6 +99,13 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
         if isinstance(row, dict) and isinstance(row.get("iteration"), int):
             rows.append(row)
     return rows
+
+
+def _without_evaluation(row: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Returns a line of metrics or samples without what an evaluation found, if that leaves any."""
+    if row.get("kind") == "evaluation":
+        return {}
+    return {key: value for key, value in row.items() if not key.startswith("eval/")}
 
 
 def _sample_row(iteration: int, sample: Sample, kind: str) -> dict[str, Any]:

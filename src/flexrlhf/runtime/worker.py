@@ -82,6 +82,10 @@ class Worker:
             return {}, []
         return self.evaluation.run()
 
+    def is_evaluated(self, iteration: int) -> bool:
+        """Returns whether finished iteration `iteration` is evaluated."""
+        return self.evaluation is not None and self.evaluation.is_due(iteration)
+
     def save(self, folder: Path) -> None:
         """Writes every trained role's shard into a folder of its own.
 

@@ -17,6 +17,11 @@ def records(tmp_path: Path) -> RunRecords:
     return RunRecords(tmp_path, [], recorded_samples=2)
 
 
+def always(iteration: int) -> bool:
+    """Every iteration is evaluated."""
+    return True
+
+
 def iterations(path: Path) -> list[int]:
     return [row["iteration"] for row in read_rows(path)]
 
@@ -61,21 +66,36 @@ def test_a_resumed_run_drops_what_came_after_its_checkpoint(records, tmp_path, m
     for iteration in range(5):
         records.write(iteration, {"x": 1.0})
         records.write_samples(iteration, [make_sample()], "train")
-    records.restart_after(2)
+    records.restart_after(2, always)
     assert iterations(tmp_path / "metrics.jsonl") == [0, 1, 2]
     assert iterations(tmp_path / "samples.jsonl") == [0, 1, 2]
     records.write(3, {"x": 2.0})
     assert iterations(tmp_path / "metrics.jsonl") == [0, 1, 2, 3]
 
 
+def test_an_evaluation_that_is_due_no_longer_is_forgotten(records, tmp_path, make_sample):
+    """Iteration 3 was the last of the first start, and was evaluated for that alone."""
+    for iteration in (2, 3):
+        records.write(iteration, {"reward/mean": 0.5, "eval/reward": 1.0})
+        records.write_samples(iteration, [make_sample()], "train")
+        records.write_samples(iteration, [make_sample()], "evaluation")
+    records.restart_after(3, lambda iteration: iteration % 2 == 0)
+    assert read_rows(tmp_path / "metrics.jsonl") == [
+        {"iteration": 2, "reward/mean": 0.5, "eval/reward": 1.0},
+        {"iteration": 3, "reward/mean": 0.5},
+    ]
+    kept = [(row["iteration"], row["kind"]) for row in read_rows(tmp_path / "samples.jsonl")]
+    assert kept == [(2, "train"), (2, "evaluation"), (3, "train")]
+
+
 def test_a_run_that_starts_anew_keeps_nothing(records, tmp_path):
     records.write(0, {"eval/reward": 1.0})
-    records.restart_after(-1)
+    records.restart_after(-1, always)
     assert iterations(tmp_path / "metrics.jsonl") == []
 
 
 def test_restarting_without_any_file(records, tmp_path):
-    records.restart_after(3)
+    records.restart_after(3, always)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -87,7 +107,7 @@ def test_a_line_that_a_kill_has_torn_is_left_out(records, tmp_path, length):
     lines = path.read_text().splitlines(keepends=True)
     path.write_text("".join(lines[:2]) + lines[2][:length])
     assert iterations(path) == [1, 2]
-    records.restart_after(2)
+    records.restart_after(2, always)
     records.write(3, {"reward/mean": 1.0})
     assert iterations(path) == [1, 2, 3]
     assert path.read_text().startswith("".join(lines[:2]))
@@ -153,5 +173,5 @@ def test_a_damaged_line_costs_no_other(tmp_path: Path, damage):
     path = tmp_path / "metrics.jsonl"
     path.write_bytes(b'{"iteration": 1}\n' + damage + b'\n{"iteration": 2}\n{"iterat')
     assert iterations(path) == [1, 2]
-    RunRecords(tmp_path, [], recorded_samples=1).restart_after(1)
+    RunRecords(tmp_path, [], recorded_samples=1).restart_after(1, always)
     assert path.read_bytes() == b'{"iteration": 1}\n'
