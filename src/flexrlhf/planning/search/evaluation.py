@@ -54,7 +54,9 @@ def evaluate(
             taken place, whatever our count of their bytes says.
     """
     roles = _placed_roles(request, plan)
-    memory, roles, concurrent = _filled(request, roles, rollout_micro_batches)
+    memory, roles, concurrent = _filled(
+        request, roles, rollout_micro_batches, least=1 if requires_fit else None
+    )
     fit = check_fit(memory, fill=request.memory_fill)
     placement = {
         role: replace(placed, micro_batch_samples=_micro_batch(roles, role))
@@ -142,9 +144,13 @@ def _placed_roles(request: PlanRequest, plan: Plan) -> list[PlacedRole]:
 
 
 def _filled(
-    request: PlanRequest, roles: Sequence[PlacedRole], parts: int
+    request: PlanRequest, roles: Sequence[PlacedRole], parts: int, *, least: int | None
 ) -> tuple[DeviceMemory, list[PlacedRole], float]:
-    """Returns memory and roles with the largest micro-batches, and sequences decoded at once."""
+    """Returns memory and roles with the largest micro-batches, and sequences decoded at once.
+
+    Where not one sequence fits, `least` are decoded at once; None: all, since a run that took place
+    must have made room.
+    """
 
     def memory_of(roles: Sequence[PlacedRole], at_once: float) -> DeviceMemory:
         return DeviceMemory(
@@ -164,7 +170,7 @@ def _filled(
             share = max(1, -(-samples // (parts * replicas)))
             share = min(share, placed.engine.most_samples or share)
             found = bare.largest_samples(placed, "generate", fill=request.memory_fill, most=share)
-            concurrent = float(max(1, found))
+            concurrent = float(found or least or share)
             at_once = concurrent * replicas
         filled.append(placed.with_micro_batch(_best_pass(request, bare, placed)))
     return memory_of(filled, at_once), filled, concurrent
