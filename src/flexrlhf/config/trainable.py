@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Final
 
 from flexrlhf.config.problems import Problem, mistake
 from flexrlhf.config.schema import RunConfig
 from flexrlhf.core.algorithm_specs import BUILT
 
-ROLES_WITH_LORA = ("actor", "critic", "reward")
+_TRAINABLE_ROLES: Final = ("actor", "critic", "reward")
 
 
 def check_trainable(config: RunConfig, prefix: str = "") -> Iterator[Problem]:
@@ -28,7 +29,7 @@ def check_trainable(config: RunConfig, prefix: str = "") -> Iterator[Problem]:
             "it can be planned; training it is not built yet.",
             f"Right: {', '.join(BUILT)}.",
         )
-    for role in ROLES_WITH_LORA:
+    for role in _TRAINABLE_ROLES:
         model = getattr(config.model, role)
         if model is not None and model.lora is not None:
             yield mistake(
