@@ -62,6 +62,8 @@ class Course:
 
     def generation_s(self) -> float:
         """Returns the seconds of the generation stage as the system's timers see it."""
+        if self.setting.times_two_stages:
+            return self.stage_s("generate") + self.stage_s("score")
         return self.stage_s("generate")
 
     def trainer_idle_s(self) -> float:

@@ -13,15 +13,23 @@ from flexrlhf.planning.cases.case import Case
 from flexrlhf.planning.cases.systems import System
 from flexrlhf.planning.cluster.cluster import Cluster
 from flexrlhf.planning.costs.held_model import DTYPE_BYTES, HeldModel
-from flexrlhf.planning.costs.memory import Engine
+from flexrlhf.planning.costs.memory import Engine, resting_bytes
 from flexrlhf.planning.costs.workload import Workload
+from flexrlhf.planning.placement.placed_role import layout_of
 from flexrlhf.planning.placement.plan import RolePlacement
 
 _GATHERED_FILL: Final = 0.4
 """Share of a device's memory that a whole copy of the weights may take while it generates."""
+_TRAINED_FILL: Final = 0.9
+"""Share of a device's memory that weights, gradients and optimiser of one role may take."""
 _TRANSFORMERS_LAUNCHES: Final = 45
 """Operations of one layer and decode step in `transformers`: 7 products, 2 norms of 6, rotary
 embedding 10, attention 8, cache 2, activation 2, sums 2."""
+_FUSED_LAUNCHES: Final = 10
+"""The same where DeepSpeed's hybrid engine puts in its kernels, which it has for GPT and OPT."""
+_SERVED_LAUNCHES: Final = 25
+_UNCAPTURED_YEAR: Final = 2024
+"""Engines of that year do not capture steps that are split over devices (vLLM 0.3 and 0.4)."""
 _OWN_LAUNCHES: Final = 20
 """The same with fused norms, rotary embedding and attention."""
 _SERVED_AT_ONCE: Final = {2023: 256, 2024: 256, 2025: 1024}
@@ -53,7 +61,8 @@ class DegreeRules:
         """Returns the degrees that a case states, or its system's usual ones."""
         placement = {role: self._training(role, held) for role, held in devices.items()}
         generator: Role = "shadow_actor" if "shadow_actor" in devices else "actor"
-        placement[generator], engine = self._generation(generator, placement[generator])
+        room = self._room(generator, placement)
+        placement[generator], engine = self._generation(generator, placement[generator], room)
         return Degrees(placement, engine)
 
     def _training(self, role: Role, devices: tuple[int, ...]) -> RolePlacement:
@@ -75,9 +84,21 @@ class DegreeRules:
             pipeline_parallel=pipeline,
             data_parallel=data,
             zero_stage=zero,
-            offload=case.flag("offload") or False,
+            offload=self._offloads(role, devices),
             micro_batch_samples=self._micro_batch(data, pipeline),
         )
+
+    def _offloads(self, role: Role, devices: tuple[int, ...]) -> bool:
+        """Whether the optimiser rests in the host: as stated, or where a device cannot hold it."""
+        stated = self.case.flag("offload")
+        model = self.models.get(role)
+        if model is None or not model.is_trained or stated is not None:
+            return bool(stated)
+        held = model.weight_bytes + model.gradient_bytes + model.optimizer_bytes
+        room = _TRAINED_FILL * self.cluster.device_type(devices[0]).memory_bytes * len(devices)
+        if held <= room:
+            return False
+        return self.taken.take("offload", True, f"the {role}'s optimiser does not fit")
 
     def _model_degrees(self, num_devices: int) -> tuple[int, int]:
         case = self.case
@@ -100,16 +121,32 @@ class DegreeRules:
             share /= _PASSES_PER_STAGE * pipeline
         return max(1, min(held, int(share)))
 
-    def _generation(self, role: Role, placed: RolePlacement) -> tuple[RolePlacement, Engine]:
+    def _room(self, generator: Role, placement: Mapping[Role, RolePlacement]) -> float:
+        """Bytes that a copy of the weights may take on a device of the engine.
+
+        Half of what weights and optimisers at rest leave, at most `_GATHERED_FILL` of all.
+        """
+        device = placement[generator].devices[0]
+        resting = sum(
+            sum(resting_bytes(self.models[role], layout_of(placed)).values())
+            for role, placed in placement.items()
+            if role in self.models and device in placed.devices
+        )
+        memory = self.cluster.device_type(device).memory_bytes
+        return min(_GATHERED_FILL * memory, max(0.0, _TRAINED_FILL * memory - resting) / 2)
+
+    def _generation(
+        self, role: Role, placed: RolePlacement, room: float
+    ) -> tuple[RolePlacement, Engine]:
         kind = self._generator()
         if kind == "transformers":
-            placed = self._transformers(placed)
+            placed = self._transformers(placed, room)
         elif kind == "serving":
-            placed = self._served(role, placed)
+            placed = self._served(role, placed, room)
         tensor = placed.generation_tensor_parallel or placed.tensor_parallel
         most = self._most_samples(kind, placed, tensor)
         in_rounds = kind == "transformers" or (self.system.rolls_in_parts and most is not None)
-        launches = {"transformers": _TRANSFORMERS_LAUNCHES, "own": _OWN_LAUNCHES}.get(kind, 0)
+        launches = self._launches(kind, placed, tensor)
         return placed, Engine(
             continuous=not in_rounds,
             launches=launches,
@@ -119,17 +156,25 @@ class DegreeRules:
             has_own_copy=kind == "serving" and role == "actor",
         )
 
+    def _launches(self, kind: str, placed: RolePlacement, tensor: int) -> int:
+        if kind == "serving" and tensor > 1 and self.system.year == _UNCAPTURED_YEAR:
+            return _SERVED_LAUNCHES
+        is_fused = kind == "transformers" and placed.generation == "tensor_parallel"
+        if is_fused and not self.models["actor"].shape.gated_mlp:
+            return _FUSED_LAUNCHES
+        return {"transformers": _TRANSFORMERS_LAUNCHES, "own": _OWN_LAUNCHES}.get(kind, 0)
+
     def _generator(self) -> str:
         stated = self.case.word("generation_engine")
         if stated == "transformers":
             return "transformers"
         return self.system.generator if stated is None else "serving"
 
-    def _transformers(self, placed: RolePlacement) -> RolePlacement:
+    def _transformers(self, placed: RolePlacement, room: float) -> RolePlacement:
         """DeepSpeed's ways: gathered, split in a node by the hybrid engine, or for every token."""
         if placed.zero_stage < 3:
             return placed
-        tensor = self._smallest_split(len(placed.devices))
+        tensor = self._smallest_split(len(placed.devices), room)
         hybrid = self.case.variant.get("hybrid_engine")
         if hybrid is None:
             is_stated = self.case.number("zero_stage") is not None
@@ -140,13 +185,14 @@ class DegreeRules:
             )
         if hybrid != "off":
             return replace(placed, generation="tensor_parallel", generation_tensor_parallel=tensor)
-        mode: GenerationMode = "gathered" if tensor == 1 else "per_token"
+        is_small = self._whole_bytes <= _GATHERED_FILL * self._memory(placed)
+        mode: GenerationMode = "gathered" if is_small else "per_token"
         return replace(placed, generation=mode)
 
-    def _served(self, role: Role, placed: RolePlacement) -> RolePlacement:
+    def _served(self, role: Role, placed: RolePlacement, room: float) -> RolePlacement:
         total = len(placed.devices)
         stated = self.case.number("tp_generate")
-        tensor = int(stated) if stated is not None else self._smallest_split(total)
+        tensor = int(stated) if stated is not None else self._smallest_split(total, room)
         if stated is None:
             self.taken.take("tp_generate", tensor, "the fewest devices that hold the weights")
         tensor = gcd(tensor, total)
@@ -161,15 +207,21 @@ class DegreeRules:
             micro_batch_samples=placed.micro_batch_samples,
         )
 
-    def _smallest_split(self, num_devices: int) -> int:
+    def _smallest_split(self, num_devices: int, room: float) -> int:
         """The fewest devices, a power of two inside a node, that hold the actor's weights."""
-        model = self.models["actor"]
-        whole = model.shape.num_params * DTYPE_BYTES[model.compute_dtype]
-        room = _GATHERED_FILL * self.cluster.device_type(0).memory_bytes
+        whole = self._whole_bytes
         tensor, most = 1, gcd(num_devices, 8 * self._node_size)
         while whole / tensor > room and tensor * 2 <= most and num_devices % (tensor * 2) == 0:
             tensor *= 2
         return tensor
+
+    @property
+    def _whole_bytes(self) -> float:
+        model = self.models["actor"]
+        return model.shape.num_params * DTYPE_BYTES[model.compute_dtype]
+
+    def _memory(self, placed: RolePlacement) -> int:
+        return self.cluster.device_type(placed.devices[0]).memory_bytes
 
     def _most_samples(self, kind: str, placed: RolePlacement, tensor: int) -> int | None:
         stated = self.case.number("generation_batch_per_gpu")

@@ -16,9 +16,12 @@ from flexrlhf.planning.cases.vocabulary import STRATEGIES
 from flexrlhf.planning.cluster.cluster import Cluster
 
 _APART: Final = ("disaggregated", "async_disaggregated", "split")
-_SPLIT_SHARES: Final = {"critic": 0.5, "reference": 0.25, "reward": 0.25}
-"""Of the devices that neither generate nor train the actor. Source: OpenRLHF, README: of 8 devices
-1 for reference, 1 for reward, 2 each for actor, critic and engine."""
+_SPLIT_SHARES: Final = {"critic": 1.0, "reference": 1.0, "reward": 1.0}
+"""Parts of the devices that neither generate nor train the actor."""
+_ENGINE_SHARE: Final = 4
+"""Of a split's devices every fourth generates, one in eight is for each role that is not the actor.
+An assumption: sources that name a split give reference and reward 1 of 8 devices each and the
+engine 2 of 8; that the actor has more than the critic explains the times best."""
 
 Devices = tuple[int, ...]
 
@@ -135,13 +138,13 @@ def _split_pools(
     taken: Assumptions,
 ) -> Pools:
     total = len(devices)
-    if train is None:
-        given = (generate or 0) + (other or 0)
-        train = max(1, total // 4 if not given else total - given)
-        taken.take("n_gpus_train", train, "a quarter, or what is left")
     if generate is None:
-        generate = max(1, total // 4 if other is None else total - train - other)
+        free = total - (train or 0) - (other or 0)
+        generate = max(1, total // _ENGINE_SHARE if None in (train, other) else free)
         taken.take("n_gpus_generate", generate, "a quarter, or what is left")
+    if train is None:
+        train = max(1, total - generate - (total * 3 // 8 if other is None else other))
+        taken.take("n_gpus_train", train, "three eighths, or what is left")
     if other is None:
         other = max(0, total - train - generate)
     train = max(1, min(train, total - 1))

@@ -10,7 +10,8 @@ from flexrlhf.planning.cases.case import Case
 from flexrlhf.planning.costs.lengths import Lengths
 
 _PROMPT_SCALE: Final = 256.0
-_RESPONSE_SCALE: Final = 4096.0
+_RESPONSE_SCALE: Final = 1200.0
+_TOKENS_PER_TURN: Final = 350.0
 _SHORT_PROMPT: Final = 128.0
 _USUAL_LIMIT: Final = 1024.0
 
@@ -27,14 +28,16 @@ def lengths_of(case: Case, taken: Assumptions) -> CaseLengths:
     """Returns the lengths that a case states, or that follow from a rule.
 
     A mean that is not stated is where a natural scale and the limit meet, 1 / (1/limit + 1/scale):
-    256 tokens for prompts, 4,096 for responses. Prompt and response together are 128 tokens of
+    256 tokens for prompts, 1,200 for responses; with tools, 350 tokens for each turn that is allowed. Prompt and response together are 128 tokens of
     prompt, at most half, and the rest.
     """
     total = case.number("sequence_tokens_total")
     if total is not None and case.number("response_tokens_mean") is None:
         return _split(case, total, taken)
     prompt = _lengths(case, "prompt", _PROMPT_SCALE, taken)
-    return CaseLengths(prompt, _lengths(case, "response", _RESPONSE_SCALE, taken))
+    turns = _variant_number(case, "turns")
+    scale = max(_RESPONSE_SCALE, (turns or 0.0) * _TOKENS_PER_TURN)
+    return CaseLengths(prompt, _lengths(case, "response", scale, taken))
 
 
 def _split(case: Case, total: float, taken: Assumptions) -> CaseLengths:

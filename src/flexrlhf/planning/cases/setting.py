@@ -14,6 +14,7 @@ from flexrlhf.planning.cases.devices import place, pools_of, strategy_of
 from flexrlhf.planning.cases.hardware import hardware_of
 from flexrlhf.planning.cases.lengths_of import CaseLengths, lengths_of
 from flexrlhf.planning.cases.roles import roles_of
+from flexrlhf.planning.cases.searched import LayoutSearch
 from flexrlhf.planning.cases.systems import SYSTEMS, UNSTATED_SYSTEM, System
 from flexrlhf.planning.costs.calibration import Calibration
 from flexrlhf.planning.costs.classes import class_of
@@ -32,6 +33,9 @@ _PLANNED_AS: Final[dict[str, StrategyName]] = {
 }
 _USUAL_PROMPTS: Final = {2023: 512, 2024: 512, 2025: 64}
 _USUAL_GROUP: Final = {"grpo": 8, "dapo": 16}
+_USUAL_UPDATE: Final = 128
+"""Samples of an update in the scripts of DeepSpeed-Chat and OpenRLHF."""
+_ONE_UPDATE_SINCE: Final = 2025
 _ASYNCHRONOUS: Final = ("async_disaggregated", "async_colocated")
 _STREAMED_PARTS: Final = 4
 
@@ -60,6 +64,14 @@ class Setting:
         """Whether FlexRLHF's authors timed it: their samples/s know generation and training."""
         is_theirs = self.case.variant.get("compare") == "ratio"
         return self.system.is_stage_timed or (self.system.name == "DeepSpeed-Chat" and is_theirs)
+
+    @property
+    def times_two_stages(self) -> bool:
+        """Whether the source times making experience and training only, so that scoring counts as
+        generation: benchmarks that state both the engine and its batch do."""
+        case = self.case
+        is_stated = case.word("generation_engine") and case.number("generation_batch_per_gpu")
+        return bool(is_stated)
 
     def with_samples(self, num_samples: int) -> Setting:
         """Returns the same with another batch."""
@@ -93,6 +105,10 @@ def setting_of(
             year=system.year,
             part=strategy,
         )
+    if strategy == "searched":
+        taken.note("each call has the layout that our costs find best for it")
+        search = LayoutSearch(cluster, roles.models, workload, calibration)
+        degrees = search.improve(degrees)
     is_async = strategy in _ASYNCHRONOUS and case.variant.get("staleness") != "0"
     request = PlanRequest(
         roles.spec,
@@ -132,13 +148,13 @@ def _system_of(case: Case, taken: Assumptions) -> System:
 def _workload(
     case: Case, system: System, strategy: str, taken: Assumptions, num_devices: int
 ) -> tuple[Workload, bool]:
-    lengths = _padded(case, system, lengths_of(case, taken))
+    lengths = _padded(system, lengths_of(case, taken))
     if strategy == "async_colocated" or case.variant.get("partial_rollout") == "yes":
         # What is not finished goes on in the next iteration, so the batch never runs empty.
         lengths = replace(lengths, response=Lengths.fixed(lengths.response.mean))
     group = _group(case, taken)
     samples, fills = _samples(case, system, group, taken, num_devices)
-    mini_batches = _mini_batches(case, samples, taken)
+    mini_batches = _mini_batches(case, system, samples, taken, fills=fills)
     return (
         Workload(
             num_samples=samples,
@@ -148,17 +164,20 @@ def _workload(
             mini_batches=mini_batches,
             epochs=1 if case.metric == "run_time" else case.count("epochs"),
             logit_tokens=float("inf") if system.pads else 1024.0,
+            sequence_split=case.count("cp_train"),
             speedup=0.5 if case.word("algorithm") == "remax" else 1.0,
         ),
         fills,
     )
 
 
-def _padded(case: Case, system: System, lengths: CaseLengths) -> CaseLengths:
-    if not system.pads:
-        return lengths
-    longest = lengths.response.longest
-    return CaseLengths(Lengths.fixed(lengths.prompt.longest), Lengths.fixed(longest))
+def _padded(system: System, lengths: CaseLengths) -> CaseLengths:
+    prompt, response = lengths.prompt, lengths.response
+    if system.pads_prompts:
+        prompt = Lengths.fixed(prompt.longest)
+    if system.pads:
+        response = Lengths.fixed(response.longest)
+    return CaseLengths(prompt, response)
 
 
 def _group(case: Case, taken: Assumptions) -> int:
@@ -184,11 +203,16 @@ def _samples(
     return taken.take("prompts_per_iteration", usual, "usual") * group, False
 
 
-def _mini_batches(case: Case, samples: int, taken: Assumptions) -> int:
+def _mini_batches(
+    case: Case, system: System, samples: int, taken: Assumptions, *, fills: bool
+) -> int:
     stated = case.number("num_minibatches")
     if stated is not None:
         return max(1, min(round(stated), samples))
     batch = case.number("train_batch_samples")
     if batch is not None:
         return max(1, round(samples / batch))
+    if system.year < _ONE_UPDATE_SINCE and not fills:
+        updates = max(1, round(samples / _USUAL_UPDATE))
+        return taken.take("num_minibatches", updates, f"an update for {_USUAL_UPDATE} samples")
     return taken.take("num_minibatches", 1, "one update")

@@ -28,7 +28,9 @@ class System:
     generator: Generator = "serving"
     zero_stage: int = 3
     pads: bool = False
-    """Batches are padded to the longest prompt and response, in training too."""
+    """Batches are padded to the longest response, in training too."""
+    pads_prompts: bool = False
+    """Prompts are padded to their limit."""
     micro_batch_tokens: int = 16384
     """Tokens of a pass on one replica where nothing is stated."""
     recomputes: bool = True
@@ -50,6 +52,7 @@ _SYSTEMS: Final = (
         2023,
         generator="transformers",
         pads=True,
+        pads_prompts=True,
         micro_batch_tokens=4096,
         fills_memory=True,
     ),
@@ -58,6 +61,7 @@ _SYSTEMS: Final = (
         2023,
         generator="transformers",
         pads=True,
+        pads_prompts=True,
         micro_batch_tokens=4096,
         fills_memory=True,
         shadow_scores=True,
@@ -68,13 +72,14 @@ _SYSTEMS: Final = (
         2023,
         generator="transformers",
         pads=True,
+        pads_prompts=True,
         micro_batch_tokens=4096,
         zero_stage=2,
         fills_memory=True,
     ),
     System("NeMo-Aligner", 2023, backend="megatron"),
     System("TensorRT-LLM", 2023, backend="megatron"),
-    System("OpenRLHF", 2024, pads=True, micro_batch_tokens=4096, rolls_in_parts=True),
+    System("OpenRLHF", 2024, pads=True, micro_batch_tokens=1024, rolls_in_parts=True),
     System("ReaL", 2024, backend="megatron", generator="own"),
     System("ReaL-Heuristic", 2024, backend="megatron", generator="own"),
     System("HybridFlow", 2024),

@@ -2,16 +2,64 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import fields
+from importlib.resources import files
+from typing import Any, Final
+
+import yaml
+
 from flexrlhf.planning.costs.calibration import DEFAULT, Calibration
 
+_TABLE: Final = "calibration.yaml"
+_FAMILIES: Final[Mapping[str, str]] = {
+    "V100-32G": "ampere",
+    "A100-40G": "ampere",
+    "A100-64G": "ampere",
+    "A100-80G": "ampere",
+    "A800-80G": "ampere",
+    "A6000-48G": "ampere",
+    "A10": "ampere",
+    "H20-96G": "h20",
+    "GB200": "blackwell",
+    "B200": "blackwell",
+}
+"""Volta stands with Ampere: what was measured on it ran the same software. Others are `hopper`."""
+_UNNAMED_UNTIL: Final = 2024
 
-def class_of(device: str | None, *, year: int, part: str) -> Calibration:
-    """Returns the constants of a class.
+
+def _read() -> Mapping[str, Calibration]:
+    text = (files("flexrlhf.planning.costs") / _TABLE).read_text(encoding="utf-8")
+    document: dict[str, dict[str, Any]] = yaml.safe_load(text)
+    known = {field.name for field in fields(Calibration)}
+    return {
+        name: Calibration(name=name, **{k: v for k, v in constants.items() if k in known})
+        for name, constants in document.items()
+    }
+
+
+CLASSES: Final[Mapping[str, Calibration]] = _read()
+
+
+def class_name(device: str | None, *, year: int, part: str = "") -> str:
+    """Returns the name of a class.
 
     Args:
         device: its name, None where a source does not name it.
-        year: generation of the software.
-        part: the strategy, since engines and trainers alone are measured without a loop around.
+        year: generation of the software: 2023, 2024 or 2025.
+        part: `inference_only` for an engine and `trainer_only` for a trainer that is measured
+            without a loop around it; else anything.
     """
-    del device, year, part
-    return DEFAULT
+    if device is None and year <= _UNNAMED_UNTIL:
+        return "unnamed"
+    family = _FAMILIES.get(device or "", "hopper")
+    if part == "inference_only" and family in ("ampere", "hopper"):
+        return f"{family}-engine"
+    if part == "trainer_only":
+        return "hopper-trainer"
+    return family
+
+
+def class_of(device: str | None, *, year: int, part: str = "") -> Calibration:
+    """Returns the constants of a class; see `class_name`."""
+    return CLASSES.get(class_name(device, year=year, part=part), DEFAULT)

@@ -55,3 +55,12 @@ def _ring_s(
 def _hops(size: int) -> int:
     """Latencies in turn: small messages go along trees, so they grow with the logarithm."""
     return max(1, (size - 1).bit_length())
+
+
+def late_s(group: CommunicationGroup, calibration: Calibration) -> float:
+    """Returns what a collective costs beside its bytes: once for a node, more for several.
+
+    Between nodes it takes a round more for each doubling of their number.
+    """
+    nodes = group.nodes if group.between is not None else 1
+    return calibration.collective_s * (1 + (nodes - 1).bit_length())

@@ -8,7 +8,7 @@ from typing import Final
 from flexrlhf.planning.cluster.device_type import DeviceType
 from flexrlhf.planning.cluster.link import Link
 from flexrlhf.planning.costs.calibration import Calibration
-from flexrlhf.planning.costs.collectives import all_gather_s, all_reduce_s
+from flexrlhf.planning.costs.collectives import all_gather_s, all_reduce_s, late_s
 from flexrlhf.planning.costs.groups import CommunicationGroup
 from flexrlhf.planning.costs.held_model import DTYPE_BYTES, HeldModel
 from flexrlhf.planning.costs.lengths import Lengths
@@ -142,7 +142,7 @@ class Decoder:
             return 0.0
         num_bytes = tokens * self.model.shape.hidden * DTYPE_BYTES[self.model.weight_dtype]
         once = all_reduce_s(num_bytes, self.tensor_group, self.calibration)
-        once += self.calibration.collective_s
+        once += late_s(self.tensor_group, self.calibration)
         return _COLLECTIVES_PER_LAYER * self.model.shape.layers * once
 
     def _hops_s(self) -> float:

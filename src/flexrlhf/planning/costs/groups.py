@@ -23,6 +23,8 @@ class CommunicationGroup:
     """Slowest link between the nodes; per node. None where one node holds the group."""
     rivals: int = 1
     """Groups of the same kind that share a node's adapters with it, itself among them."""
+    nodes: int = 1
+    """Nodes over which it is spread."""
 
     @property
     def latency_s(self) -> float:
@@ -69,7 +71,8 @@ def _group(cluster: Cluster, devices: Sequence[int], positions: range) -> Commun
         return CommunicationGroup(len(members), inside)
     links = [cluster.link_between(a, b) for a, b in pairwise(nodes)]
     between = min(links, key=lambda link: link.bandwidth)
-    return CommunicationGroup(len(members), inside, between, _rivals(cluster, devices, members))
+    rivals = _rivals(cluster, devices, members)
+    return CommunicationGroup(len(members), inside, between, rivals, len(nodes))
 
 
 def _rivals(cluster: Cluster, devices: Sequence[int], members: Sequence[int]) -> int:

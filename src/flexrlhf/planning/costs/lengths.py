@@ -24,9 +24,11 @@ class Lengths:
     """
 
     quantiles: tuple[float, ...]
+    limit: float | None = None
+    """Tokens at which every sequence ends; None: the last of the values."""
 
     def __post_init__(self) -> None:
-        values = self.quantiles
+        values = (*self.quantiles, *([] if self.limit is None else [self.limit]))
         if not values or values[0] < 0 or any(b < a for a, b in pairwise(values)):
             raise ConfigError(
                 f"The lengths {list(values)[:4]}... are no distribution.",
@@ -63,7 +65,7 @@ class Lengths:
         normal = NormalDist()
         points = [(i + 0.5) / NUM_QUANTILES for i in range(NUM_QUANTILES)]
         shapes = [math.exp(sigma * normal.inv_cdf(point)) for point in points]
-        return cls(tuple(_scaled_to(shapes, mean, longest)))
+        return cls(tuple(_scaled_to(shapes, mean, longest)), limit=longest)
 
     @classmethod
     def of_samples(cls, tokens: Sequence[float]) -> Lengths:
@@ -73,7 +75,7 @@ class Lengths:
             return cls(tuple(ordered))
         step = len(ordered) / NUM_QUANTILES
         picked = tuple(ordered[int((i + 0.5) * step)] for i in range(NUM_QUANTILES))
-        return cls(picked)
+        return cls(picked, limit=ordered[-1])
 
     @property
     def mean(self) -> float:
@@ -82,8 +84,8 @@ class Lengths:
 
     @property
     def longest(self) -> float:
-        """Tokens of the longest sequence."""
-        return self.quantiles[-1]
+        """Tokens of the longest sequence that there may be."""
+        return self.quantiles[-1] if self.limit is None else self.limit
 
     @property
     def mean_square(self) -> float:
@@ -93,8 +95,23 @@ class Lengths:
     def longest_of(self, count: float) -> float:
         """Returns the length that the longest of `count` sequences has in the median case."""
         point = 0.5 ** (1.0 / max(count, 1.0))
-        place = min(int(point * len(self.quantiles)), len(self.quantiles) - 1)
-        return self.quantiles[place]
+        held = len(self.quantiles)
+        if point * held <= held - 0.5:
+            return self.quantiles[min(int(point * held), held - 1)]
+        return self._beyond(point)
+
+    def _beyond(self, point: float) -> float:
+        """The length that a share `point` does not exceed, past the last of the values.
+
+        The logarithm goes on as it does between the last two, as that of a log-normal would.
+        """
+        held, last = len(self.quantiles), self.quantiles[-1]
+        if held == 1 or self.quantiles[-2] <= 0:
+            return last
+        score = NormalDist().inv_cdf
+        before, at = score(1 - 1.5 / held), score(1 - 0.5 / held)
+        slope = math.log(last / self.quantiles[-2]) / (at - before)
+        return min(self.longest, last * math.exp(slope * (score(point) - at)))
 
     def falls(self, count: float) -> tuple[tuple[float, float], ...]:
         """Returns how many of `count` sequences still run, as (steps, running) in turn.
@@ -110,6 +127,8 @@ class Lengths:
             if steps > 0:
                 pieces.append((steps, count - ended * share))
                 begun = min(value, cap)
+        if cap > begun:
+            pieces.append((cap - begun, min(1.0, count)))
         return tuple(pieces)
 
 

@@ -7,7 +7,12 @@ from typing import Final
 
 from flexrlhf.planning.cluster.device_type import DeviceType
 from flexrlhf.planning.costs.calibration import Calibration
-from flexrlhf.planning.costs.collectives import all_gather_s, all_reduce_s, reduce_scatter_s
+from flexrlhf.planning.costs.collectives import (
+    all_gather_s,
+    all_reduce_s,
+    late_s,
+    reduce_scatter_s,
+)
 from flexrlhf.planning.costs.groups import CommunicationGroup
 from flexrlhf.planning.costs.held_model import DTYPE_BYTES, HeldModel
 from flexrlhf.planning.costs.layout import Layout
@@ -106,8 +111,8 @@ class Passes:
         if self.layout.zero_stage < 3 or self.shard_group.size == 1:
             return 0.0
         own = self.model.weight_bytes / (self.layout.tensor * self.layout.pipeline)
-        late_s = self.model.shape.layers * self.calibration.collective_s
-        return all_gather_s(own, self.shard_group, self.calibration) + late_s
+        gather_s = all_gather_s(own, self.shard_group, self.calibration)
+        return gather_s + self.model.shape.layers * late_s(self.shard_group, self.calibration)
 
     def _scatter_s(self) -> float:
         """The gradients of a micro-batch under ZeRO-2 and 3."""
@@ -124,7 +129,7 @@ class Passes:
         own = tokens / self.layout.data * self.model.shape.hidden * width
         layers = self.model.shape.layers / self.layout.pipeline
         once = all_reduce_s(own, self.tensor_group, self.calibration)
-        return count * layers * (once + micro_batches * self.calibration.collective_s)
+        return count * layers * (once + micro_batches * late_s(self.tensor_group, self.calibration))
 
     def _exposed(
         self, compute_s: float, sharded_s: float, blocking_s: float, micro_batches: float

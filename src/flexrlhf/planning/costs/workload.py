@@ -21,6 +21,8 @@ class Workload:
     epochs: int = 1
     logit_tokens: float = 1024.0
     """Positions whose logits over the vocabulary are alive at once, with a chunked loss."""
+    sequence_split: int = 1
+    """Replicas that share each sequence in training and scoring: context parallelism."""
     speedup: float = 1.0
     """Factor by which generation is faster than the costs say: speculation, for example."""
 
@@ -33,6 +35,22 @@ class Workload:
     def longest_tokens(self) -> float:
         """Tokens of the longest sequence."""
         return self.prompt.longest + self.response.longest
+
+    def imbalance(self, samples: float, replicas: float) -> float:
+        """Returns how much more than the mean the fullest replica gets to do, at least 1.
+
+        Sequences go to replicas so that these are even, but the longest stays in one piece.
+
+        Args:
+            samples: that are shared out.
+            replicas: to which they go.
+        """
+        owners = max(1.0, replicas / self.sequence_split)
+        if samples <= 0 or owners <= 1:
+            return 1.0
+        longest = self.prompt.longest_of(samples) + self.response.longest_of(samples)
+        share = samples * self.mean_tokens / owners
+        return max(1.0, longest / share) if samples >= owners else 1.0
 
     @property
     def mean_context(self) -> float:

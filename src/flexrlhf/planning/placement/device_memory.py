@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final
 
 from flexrlhf.core.names import Role, Stage
@@ -47,6 +49,8 @@ class DeviceKind:
     memory_bytes: float
     resting: Mapping[str, float]
     """Per use and role, as in `actor weights`."""
+    resting_bytes: float
+    """All of them."""
 
 
 class DeviceMemory:
@@ -73,7 +77,16 @@ class DeviceMemory:
         self._workload = workload
         self._calibration = calibration
         self._generation_samples = generation_samples
+        self._needs: dict[tuple[int, Stage], Need] = {}
         self.kinds = tuple(_kinds(cluster, roles))
+
+    def with_passes(self, roles: Sequence[PlacedRole], generation_samples: float) -> DeviceMemory:
+        """Returns the memory of the same roles with other micro-batches and sequences at once."""
+        changed = copy(self)
+        changed._roles = {placed.role: placed for placed in roles}
+        changed._generation_samples = generation_samples
+        changed._needs = {}
+        return changed
 
     def kinds_of(self, role: Role) -> list[DeviceKind]:
         """Returns the kinds of devices that hold `role`."""
@@ -81,12 +94,20 @@ class DeviceMemory:
 
     def need(self, kind: DeviceKind, stage: Stage) -> Need:
         """Returns what `stage` needs on a device of `kind`: the hungriest of its roles counts."""
-        needs = [
-            self._need(kind, stage, role, working)
-            for role in kind.roles
-            if (working := self.working_bytes(self._roles[role], stage)) is not None
-        ]
-        return max(needs, key=lambda need: need.total, default=self._need(kind, stage, None, {}))
+        key = (kind.devices[0], stage)
+        if key not in self._needs:
+            self._needs[key] = self._hungriest(kind, stage)
+        return self._needs[key]
+
+    def _hungriest(self, kind: DeviceKind, stage: Stage) -> Need:
+        found: tuple[float, Role | None, Bytes] = (self._total(kind, {}), None, {})
+        for role in kind.roles:
+            working = self.working_bytes(self._roles[role], stage)
+            if working is not None and (total := self._total(kind, working)) > found[0]:
+                found = (total, role, working)
+        total, role, working = found
+        parts = dict(kind.resting) | {f"{role} {use}": value for use, value in working.items()}
+        return Need(stage, role, parts, total)
 
     def working_bytes(
         self, placed: PlacedRole, stage: Stage, *, samples: float | None = None
@@ -120,56 +141,67 @@ class DeviceMemory:
             fill: share of a device's memory that may be used.
             most: not more than this.
         """
+        kinds = self.kinds_of(placed.role)
 
         def fits(samples: int) -> bool:
-            return all(
-                self._need(kind, stage, placed.role, working).total <= fill * kind.memory_bytes
-                for kind in self.kinds_of(placed.role)
-                if (working := self.working_bytes(placed, stage, samples=samples)) is not None
-            )
+            working = self.working_bytes(placed, stage, samples=samples) or {}
+            return all(self._total(kind, working) <= fill * kind.memory_bytes for kind in kinds)
 
         return _largest(fits, most)
 
     def _generating(self, placed: PlacedRole, samples: float | None) -> Bytes:
         assert placed.engine is not None
         at_once = self._generation_samples / placed.engine_replicas if samples is None else samples
-        tokens = self._workload.longest_tokens
+        # A cache in pages holds what is there; one for a whole batch is as long as its longest.
+        workload = self._workload
+        is_paged = placed.engine.continuous and not placed.engine.copies_cache
+        tokens = workload.mean_tokens if is_paged else workload.longest_tokens
         return generation_bytes(
             placed.model, placed.layout, placed.engine, samples=at_once, tokens=tokens
         )
 
-    def _need(
-        self, kind: DeviceKind, stage: Stage, role: Role | None, working: Mapping[str, float]
-    ) -> Need:
-        parts = dict(kind.resting) | {f"{role} {use}": value for use, value in working.items()}
-        held = self._calibration.held_bytes
-        total = (sum(parts.values()) + held) * (1 + self._calibration.fragmentation)
-        return Need(stage, role, parts, total)
+    def _total(self, kind: DeviceKind, working: Mapping[str, float]) -> float:
+        """Bytes with what a role's work adds, the driver's share and what is fragmented."""
+        calibration = self._calibration
+        needed = kind.resting_bytes + sum(working.values()) + calibration.held_bytes
+        return needed * (1 + calibration.fragmentation)
 
 
 def _kinds(cluster: Cluster, roles: Iterable[PlacedRole]) -> Iterable[DeviceKind]:
-    on_device: dict[int, list[PlacedRole]] = defaultdict(list)
-    for placed in roles:
-        for device in placed.devices:
-            on_device[device].append(placed)
-    alike: dict[tuple[tuple[Role, ...], int], list[int]] = defaultdict(list)
-    for device, held in sorted(on_device.items()):
-        names: tuple[Role, ...] = tuple(placed.role for placed in held)
-        alike[names, cluster.device_type(device).memory_bytes].append(device)
-    for (names, memory), devices in alike.items():
+    held = {placed.role: placed for placed in roles}
+    places = tuple((role, placed.devices) for role, placed in held.items())
+    for names, memory, devices in _alike(cluster, places):
         resting = {
-            f"{placed.role} {use}": value
-            for placed in on_device[devices[0]]
-            for use, value in resting_bytes(placed.model, placed.layout).items()
+            f"{role} {use}": value
+            for role in names
+            for use, value in resting_bytes(held[role].model, held[role].layout).items()
         }
-        yield DeviceKind(tuple(devices), names, memory, resting)
+        yield DeviceKind(devices, names, memory, resting, sum(resting.values()))
+
+
+@lru_cache(maxsize=256)
+def _alike(
+    cluster: Cluster, places: tuple[tuple[Role, tuple[int, ...]], ...]
+) -> tuple[tuple[tuple[Role, ...], float, tuple[int, ...]], ...]:
+    """Devices that hold the same roles and have the same memory."""
+    on_device: dict[int, list[Role]] = defaultdict(list)
+    for role, devices in places:
+        for device in devices:
+            on_device[device].append(role)
+    alike: dict[tuple[tuple[Role, ...], float], list[int]] = defaultdict(list)
+    for device, names in sorted(on_device.items()):
+        memory = float(cluster.device_type(device).memory_bytes)
+        alike[tuple(names), memory].append(device)
+    return tuple((names, memory, tuple(held)) for (names, memory), held in alike.items())
 
 
 def _largest(fits: Callable[[int], bool], most: int) -> int:
     """Returns the largest count up to `most` that fits, where fitting only ever ends."""
     if most < 1 or not fits(1):
         return 0
-    low, high = 1, most + 1
+    if fits(most):
+        return most
+    low, high = 1, most
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (middle, high) if fits(middle) else (low, middle)

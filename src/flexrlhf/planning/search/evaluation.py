@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Final
 
 from flexrlhf.core.names import SHADOWS, Role, Stage
@@ -15,6 +16,7 @@ from flexrlhf.planning.placement.prediction import Prediction
 from flexrlhf.planning.search.request import PlanRequest
 from flexrlhf.planning.simulation.simulation import Simulation
 from flexrlhf.planning.simulation.simulator import simulate
+from flexrlhf.planning.workflow.graph import Graph
 from flexrlhf.planning.workflow.iteration import iteration_graph
 from flexrlhf.planning.workflow.plan_durations import PlanDurations
 from flexrlhf.planning.workflow.shape import IterationShape
@@ -35,6 +37,18 @@ class Evaluation:
     simulation: Simulation | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A placement with its micro-batches, before it is simulated."""
+
+    plan: Plan
+    roles: tuple[PlacedRole, ...]
+    memory: DeviceMemory
+    concurrent: float
+    """Sequences that a replica of the engine decodes at once."""
+    fit: Fit
+
+
 def evaluate(
     request: PlanRequest,
     plan: Plan,
@@ -53,9 +67,21 @@ def evaluate(
         requires_fit: what does not fit is not simulated. Off for runs that are known to have
             taken place, whatever our count of their bytes says.
     """
-    roles = _placed_roles(request, plan)
+    prepared = prepare(request, plan, rollout_micro_batches, requires_fit=requires_fit)
+    if requires_fit and not prepared.fit.is_feasible:
+        return Evaluation(prepared.plan, prepared.fit)
+    return run(request, prepared, rollout_micro_batches)
+
+
+def prepare(
+    request: PlanRequest, plan: Plan, rollout_micro_batches: int, *, requires_fit: bool = True
+) -> Prepared:
+    """Returns a plan with the largest micro-batches that fit, and whether it fits."""
     memory, roles, concurrent = _filled(
-        request, roles, rollout_micro_batches, least=1 if requires_fit else None
+        request,
+        _placed_roles(request, plan),
+        rollout_micro_batches,
+        least=1 if requires_fit else None,
     )
     fit = check_fit(memory, fill=request.memory_fill)
     placement = {
@@ -63,27 +89,51 @@ def evaluate(
         for role, placed in plan.placement.items()
     }
     plan = replace(plan, placement=placement, feasible=fit.is_feasible)
-    if requires_fit and not fit.is_feasible:
-        return Evaluation(plan, fit)
+    return Prepared(plan, tuple(roles), memory, concurrent, fit)
+
+
+def run(
+    request: PlanRequest,
+    prepared: Prepared,
+    rollout_micro_batches: int,
+    graph_of: Callable[[int], Graph] | None = None,
+) -> Evaluation:
+    """Returns the simulated course of a prepared plan.
+
+    Args:
+        request: what is placed.
+        prepared: the plan.
+        rollout_micro_batches: parts that are generated and scored on their own.
+        graph_of: makes the graph of an iteration; plans on the same devices have the same.
+    """
+    plan = prepared.plan
     shape = iteration_shape(request, plan, rollout_micro_batches)
+    graphs = graph_of or graph_source(request, plan, shape)
     durations = PlanDurations(
         request.cluster,
-        roles,
-        graph=iteration_graph(request.spec, plan, shape, 0),
+        prepared.roles,
+        graph=graphs(0),
         shape=shape,
         workload=request.workload,
-        memory=memory,
+        memory=prepared.memory,
         calibration=request.calibration,
-        concurrent=concurrent,
+        concurrent=prepared.concurrent,
     )
     simulation = simulate(
-        lambda iteration: iteration_graph(request.spec, plan, shape, iteration),
-        durations,
-        num_in_flight=shape.num_in_flight,
-        sync_every=shape.sync_every,
+        graphs, durations, num_in_flight=shape.num_in_flight, sync_every=shape.sync_every
     )
-    predicted = _prediction(request, plan, roles, memory, simulation)
-    return Evaluation(replace(plan, predicted=predicted), fit, simulation)
+    predicted = _prediction(request, plan, prepared.roles, prepared.memory, simulation)
+    return Evaluation(replace(plan, predicted=predicted), prepared.fit, simulation)
+
+
+def graph_source(request: PlanRequest, plan: Plan, shape: IterationShape) -> Callable[[int], Graph]:
+    """Returns what makes each iteration's graph once."""
+
+    @cache
+    def graph_of(iteration: int) -> Graph:
+        return iteration_graph(request.spec, plan, shape, iteration)
+
+    return graph_of
 
 
 def iteration_shape(request: PlanRequest, plan: Plan, rollout_micro_batches: int) -> IterationShape:
@@ -151,17 +201,9 @@ def _filled(
     Where not one sequence fits, `least` are decoded at once; None: all, since a run that took place
     must have made room.
     """
-
-    def memory_of(roles: Sequence[PlacedRole], at_once: float) -> DeviceMemory:
-        return DeviceMemory(
-            request.cluster,
-            roles,
-            request.workload,
-            request.calibration,
-            generation_samples=at_once,
-        )
-
-    bare = memory_of(roles, 0.0)
+    bare = DeviceMemory(
+        request.cluster, roles, request.workload, request.calibration, generation_samples=0.0
+    )
     samples = request.workload.num_samples
     at_once, concurrent, filled = 1.0, 1.0, list[PlacedRole]()
     for placed in roles:
@@ -170,10 +212,12 @@ def _filled(
             share = max(1, -(-samples // (parts * replicas)))
             share = min(share, placed.engine.most_samples or share)
             found = bare.largest_samples(placed, "generate", fill=request.memory_fill, most=share)
+            if least is None and not placed.engine.continuous:
+                found = share  # a batch that was generated has fitted
             concurrent = float(found or least or share)
             at_once = concurrent * replicas
         filled.append(placed.with_micro_batch(_best_pass(request, bare, placed)))
-    return memory_of(filled, at_once), filled, concurrent
+    return bare.with_passes(filled, at_once), filled, concurrent
 
 
 def _best_pass(request: PlanRequest, memory: DeviceMemory, placed: PlacedRole) -> int:

@@ -138,8 +138,9 @@ class PlanDurations:
 
     def _scoring(self, placed: PlacedRole) -> Seconds:
         samples = self._rollout_samples
+        uneven = self._workload.imbalance(samples, placed.layout.data)
         return self._passes[placed.role].forward(
-            samples * self._workload.mean_tokens,
+            uneven * samples * self._workload.mean_tokens,
             self._workload.mean_context,
             self._num_passes(placed, samples),
         )
@@ -148,8 +149,9 @@ class PlanDurations:
         """One of the graph's micro-batches, in as many passes as memory asks for."""
         samples = self._workload.num_samples / self._shape.mini_batches
         samples /= self._shape.micro_batches_per_mini_batch
+        uneven = self._workload.imbalance(samples, placed.layout.data)
         return self._passes[placed.role].forward_backward(
-            samples * self._workload.mean_tokens,
+            uneven * samples * self._workload.mean_tokens,
             self._workload.mean_context,
             self._num_passes(placed, samples),
         )

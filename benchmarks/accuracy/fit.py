@@ -1,0 +1,141 @@
+"""Fits the constants of every class to the published measurements, and writes them.
+
+    python benchmarks/accuracy/fit.py [CLASS ...]
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+import yaml
+from robust_fit import LinearView, Vector, fitted
+from rows import Measured, measured_rows
+
+from flexrlhf.planning.costs.calibration import DEFAULT, Calibration
+
+TABLE: Final = (
+    Path(__file__).parents[2] / "src/flexrlhf/planning/costs/calibration.yaml"
+)
+FITTED: Final[Mapping[str, tuple[str, ...]]] = {
+    "unnamed": (
+        "train_efficiency",
+        "forward_efficiency",
+        "link_efficiency",
+        "network_efficiency",
+        "launch_s",
+        "collective_s",
+        "sync_efficiency",
+    ),
+    "ampere": (
+        "train_efficiency",
+        "forward_efficiency",
+        "decode_bandwidth",
+        "launch_s",
+        "collective_s",
+        "network_efficiency",
+        "sync_efficiency",
+    ),
+    "ampere-engine": ("forward_efficiency", "decode_bandwidth", "collective_s"),
+    "hopper-engine": ("forward_efficiency", "decode_bandwidth", "collective_s"),
+    "hopper-trainer": ("train_efficiency", "link_efficiency"),
+    "h20": (
+        "train_efficiency",
+        "forward_efficiency",
+        "decode_bandwidth",
+        "sync_efficiency",
+        "sync_s",
+    ),
+    "hopper": (
+        "train_efficiency",
+        "forward_efficiency",
+        "decode_bandwidth",
+        "collective_s",
+        "network_efficiency",
+    ),
+    "blackwell": ("train_efficiency", "forward_efficiency", "decode_bandwidth", "collective_s"),
+}
+"""Which constants the rows of a class can tell; the others keep their sources' values."""
+STARTS: Final[Mapping[str, Mapping[str, float]]] = {"hopper-trainer": {"link_efficiency": 0.03}}
+"""Where a fit begins if not at the default: both models of this class show the time of about 9 GB/s
+per device for their weights, so its devices are taken not to use NVLink."""
+_SHARES: Final = ("_efficiency", "_bandwidth")
+
+
+@dataclass(frozen=True)
+class ClassFit:
+    """One class, the rows it was fitted to, and the fit."""
+
+    name: str
+    constants: tuple[str, ...]
+    rows: Sequence[Measured]
+    linear: LinearView
+
+    def calibration(self, point: Vector | None = None) -> Calibration:
+        """Returns the constants at a point of the fit, the best one unless given."""
+        return _calibration(self.name, self.constants, self.linear.point if point is None else point)
+
+    def without(self, keep: Sequence[bool]) -> Calibration:
+        """Returns the constants that the kept rows alone give."""
+        return self.calibration(self.linear.solved(np.array(keep, dtype=bool)))
+
+
+def fit_class(name: str, rows: Sequence[Measured]) -> ClassFit:
+    """Returns the fit of one class."""
+    used = [row for row in rows if row.class_name == name and row.is_fitted]
+    constants = FITTED[name]
+
+    def residuals(point: Vector) -> Vector:
+        calibration = _calibration(name, constants, point)
+        return np.array([row.log_error(calibration) for row in used])
+
+    starts = STARTS.get(name, {})
+    start = np.log([starts.get(constant, getattr(DEFAULT, constant)) for constant in constants])
+    bounds = [_bounds(constant) for constant in constants]
+    return ClassFit(name, constants, used, fitted(residuals, start, bounds=bounds))
+
+
+def write(fits: Sequence[ClassFit], path: Path = TABLE) -> None:
+    """Writes the constants of all classes; those of classes not given stay."""
+    document = yaml.safe_load(path.read_text(encoding="utf-8"))
+    for fit in fits:
+        calibration = fit.calibration()
+        sources = sorted({row.source for row in fit.rows})
+        document[fit.name] = {
+            constant: float(f"{getattr(calibration, constant):.3g}") for constant in fit.constants
+        } | {"source": f"fitted to {len(fit.rows)} rows of {', '.join(sources)}"}
+    head = "# Constants by class, written by benchmarks/accuracy/fit.py; others keep their defaults.\n"
+    path.write_text(head + yaml.safe_dump(document, sort_keys=False), encoding="utf-8")
+
+
+def _calibration(name: str, constants: Sequence[str], point: Vector) -> Calibration:
+    values = {c: float(math.exp(v)) for c, v in zip(constants, point, strict=True)}
+    return replace(DEFAULT, name=name, **values)
+
+
+def _bounds(constant: str) -> tuple[float, float]:
+    if constant.endswith(_SHARES):
+        return math.log(0.005), math.log(0.95)
+    middle = getattr(DEFAULT, constant)
+    return math.log(middle / 100), math.log(middle * 300)
+
+
+if __name__ == "__main__":
+    every = measured_rows()
+    wanted = sys.argv[1:] or list(FITTED)
+    found: list[ClassFit] = []
+    for class_name in wanted:
+        fit = fit_class(class_name, every)
+        errors = np.abs(np.expm1(fit.linear.residuals))
+        print(
+            f"{class_name}: {len(fit.rows)} rows, median {np.median(errors):.0%},"
+            f" 90th {np.quantile(errors, 0.9):.0%}",
+            {c: float(f"{getattr(fit.calibration(), c):.3g}") for c in fit.constants},
+        )
+        found.append(fit)
+    write(found)
