@@ -28,22 +28,36 @@ FITTED: Final[Mapping[str, tuple[str, ...]]] = {
         "forward_efficiency",
         "link_efficiency",
         "network_efficiency",
+        "congestion",
         "launch_s",
         "collective_s",
         "sync_efficiency",
     ),
-    "ampere": (
+    "a100": (
         "train_efficiency",
         "forward_efficiency",
         "decode_bandwidth",
         "launch_s",
         "collective_s",
         "network_efficiency",
-        "sync_efficiency",
+        "congestion",
     ),
-    "ampere-engine": ("forward_efficiency", "decode_bandwidth", "collective_s"),
-    "hopper-engine": ("forward_efficiency", "decode_bandwidth", "collective_s"),
-    "hopper-trainer": ("train_efficiency", "link_efficiency"),
+    "a800": (
+        "train_efficiency",
+        "forward_efficiency",
+        "decode_bandwidth",
+        "launch_s",
+        "collective_s",
+        "network_efficiency",
+    ),
+    "engine": (
+        "forward_efficiency",
+        "decode_bandwidth",
+        "collective_s",
+        "launch_s",
+        "task_s",
+    ),
+    "trainer": ("train_efficiency", "link_efficiency"),
     "h20": (
         "train_efficiency",
         "forward_efficiency",
@@ -61,7 +75,7 @@ FITTED: Final[Mapping[str, tuple[str, ...]]] = {
     "blackwell": ("train_efficiency", "forward_efficiency", "decode_bandwidth", "collective_s"),
 }
 """Which constants the rows of a class can tell; the others keep their sources' values."""
-STARTS: Final[Mapping[str, Mapping[str, float]]] = {"hopper-trainer": {"link_efficiency": 0.03}}
+STARTS: Final[Mapping[str, Mapping[str, float]]] = {"trainer": {"link_efficiency": 0.03}}
 """Where a fit begins if not at the default: both models of this class show the time of about 9 GB/s
 per device for their weights, so its devices are taken not to use NVLink."""
 _SHARES: Final = ("_efficiency", "_bandwidth")
@@ -89,10 +103,14 @@ def fit_class(name: str, rows: Sequence[Measured]) -> ClassFit:
     """Returns the fit of one class."""
     used = [row for row in rows if row.class_name == name and row.is_fitted]
     constants = FITTED[name]
+    tables = np.array([_table(row) for row in used])
 
     def residuals(point: Vector) -> Vector:
         calibration = _calibration(name, constants, point)
-        return np.array([row.log_error(calibration) for row in used])
+        errors = np.array([row.log_error(calibration) for row in used])
+        for table in set(tables) - {""}:
+            errors[tables == table] -= np.median(errors[tables == table])
+        return errors
 
     starts = STARTS.get(name, {})
     start = np.log([starts.get(constant, getattr(DEFAULT, constant)) for constant in constants])
@@ -116,6 +134,11 @@ def write(fits: Sequence[ClassFit], path: Path = TABLE) -> None:
 def _calibration(name: str, constants: Sequence[str], point: Vector) -> Calibration:
     values = {c: float(math.exp(v)) for c, v in zip(constants, point, strict=True)}
     return replace(DEFAULT, name=name, **values)
+
+
+def _table(row: Measured) -> str:
+    """The source inside which a row is compared; empty where its number stands for itself."""
+    return row.source.partition("-")[0] if row.is_ratio else ""
 
 
 def _bounds(constant: str) -> tuple[float, float]:

@@ -24,6 +24,8 @@ NOT_FITTED: Final = (
     "fits",
 )
 """Metrics of memory, and differences of times, whose logarithms say little."""
+RATES: Final = ("samples_per_s",)
+"""Metrics of which quotients inside a source are fitted where its absolute numbers are not sound."""
 _CONFIGURATION: Final = (
     "gpu",
     "n_gpus",
@@ -65,7 +67,8 @@ class Measured:
     @property
     def is_fitted(self) -> bool:
         """Whether the constants of its class are fitted to it."""
-        return not self.is_ratio and self.row["metric"] not in NOT_FITTED and self.value > 0
+        is_usable = self.row["metric"] not in NOT_FITTED and self.value > 0
+        return is_usable and (not self.is_ratio or self.row["metric"] in RATES)
 
     @property
     def source(self) -> str:

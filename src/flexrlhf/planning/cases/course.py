@@ -56,9 +56,11 @@ class Course:
             )
         )
 
-    def operation_s(self, operation: str) -> float:
-        """Returns the seconds of all tasks of an operation, per iteration."""
-        return self._seconds(lambda task: task.operation == operation)
+    def operation_s(self, operation: str, role: Role | None = None) -> float:
+        """Returns the seconds of an operation, of one role or of all, per iteration."""
+        return self._seconds(
+            lambda task: task.operation == operation and role in (None, task.role)
+        )
 
     def generation_s(self) -> float:
         """Returns the seconds of the generation stage as the system's timers see it."""
@@ -86,17 +88,17 @@ class Course:
 def course_of(setting: Setting) -> Course:
     """Returns the simulated course of a case, with the largest batch where it asks for that."""
     if setting.fills_memory:
-        setting = setting.with_samples(largest_batch(setting) * setting.num_devices)
+        setting = setting.with_samples(largest_batch(setting) * setting.num_generating)
     return Course(setting, _evaluated(setting))
 
 
 def largest_batch(setting: Setting) -> int:
-    """Returns the most samples per device that fit, at least 1 and at most what is stated."""
+    """Returns the most samples per generating device that fit, at least 1, at most as stated."""
     most = 1024
     limit = setting.case.variant.get("prompts_max", "")
     if limit.isdecimal():
-        most = max(1, int(limit) // setting.num_devices)
-    evaluation = _evaluated(setting.with_samples(most * setting.num_devices))
+        most = max(1, int(limit) // setting.num_generating)
+    evaluation = _evaluated(setting.with_samples(setting.num_generating))
     assert evaluation.plan.predicted is not None
     found = evaluation.plan.predicted.max_batch or 1
     return max(1, min(most, found))

@@ -20,6 +20,8 @@ from flexrlhf.planning.placement.plan import RolePlacement
 
 _GATHERED_FILL: Final = 0.4
 """Share of a device's memory that a whole copy of the weights may take while it generates."""
+_COPIES_FILL: Final = 0.7
+"""Share of a device's memory that whole copies of all models may take."""
 _TRAINED_FILL: Final = 0.9
 """Share of a device's memory that weights, gradients and optimiser of one role may take."""
 _TRANSFORMERS_LAUNCHES: Final = 45
@@ -56,6 +58,8 @@ class DegreeRules:
     models: Mapping[Role, HeldModel]
     workload: Workload
     taken: Assumptions
+    fills_memory: bool = False
+    """A pass is as large as the batch, and that as large as fits."""
 
     def degrees(self, devices: Mapping[Role, tuple[int, ...]]) -> Degrees:
         """Returns the degrees that a case states, or its system's usual ones."""
@@ -75,8 +79,10 @@ class DegreeRules:
         stated = case.number("zero_stage")
         if stated is not None:
             zero = min(3, int(stated))
+            if zero < 3 and self._is_too_large(role, tensor * pipeline):
+                zero = self.taken.take("zero_stage", 3, f"for the {role}: whole copies do not fit")
         elif not is_megatron:
-            self.taken.take("zero_stage", zero, f"usual of {system.name}")
+            zero = self._usual_stage()
         data = len(devices) // (tensor * pipeline)
         return RolePlacement(
             devices,
@@ -87,6 +93,22 @@ class DegreeRules:
             offload=self._offloads(role, devices),
             micro_batch_samples=self._micro_batch(data, pipeline),
         )
+
+    def _usual_stage(self) -> int:
+        """The system's, but with adapters whole copies as long as they fit side by side."""
+        usual = self.system.zero_stage
+        whole = sum(model.weight_bytes for model in self.models.values())
+        room = _COPIES_FILL * self.cluster.device_type(0).memory_bytes
+        if self.case.number("lora_rank") and whole <= room:
+            return self.taken.take("zero_stage", 2, "with adapters, whole copies fit")
+        return self.taken.take("zero_stage", usual, f"usual of {self.system.name}")
+
+    def _is_too_large(self, role: Role, parts: int) -> bool:
+        """Whether whole copies of all models overfill a device and this one is not trained."""
+        whole = sum(model.weight_bytes for model in self.models.values()) / parts
+        model = self.models.get(role)
+        room = _TRAINED_FILL * self.cluster.device_type(0).memory_bytes
+        return model is not None and not model.is_trained and whole > room
 
     def _offloads(self, role: Role, devices: tuple[int, ...]) -> bool:
         """Whether the optimiser rests in the host: as stated, or where a device cannot hold it."""
@@ -112,8 +134,10 @@ class DegreeRules:
         pipeline = gcd(int(pipeline), num_devices // tensor)
         return tensor, pipeline
 
-    def _micro_batch(self, data: int, pipeline: int) -> int:
+    def _micro_batch(self, data: int, pipeline: int) -> int | None:
         """As many samples as the system's tokens of a pass hold, fewer where a pipeline asks."""
+        if self.fills_memory:
+            return None
         workload = self.workload
         held = int(self.system.micro_batch_tokens // max(1.0, workload.mean_tokens))
         share = workload.num_samples / workload.mini_batches / data
@@ -139,14 +163,14 @@ class DegreeRules:
         self, role: Role, placed: RolePlacement, room: float
     ) -> tuple[RolePlacement, Engine]:
         kind = self._generator()
-        if kind == "transformers":
-            placed = self._transformers(placed, room)
-        elif kind == "serving":
+        if kind == "serving" or role != "actor":
             placed = self._served(role, placed, room)
+        elif kind == "transformers":
+            placed = self._transformers(placed, room)
         tensor = placed.generation_tensor_parallel or placed.tensor_parallel
         most = self._most_samples(kind, placed, tensor)
         in_rounds = kind == "transformers" or (self.system.rolls_in_parts and most is not None)
-        launches = self._launches(kind, placed, tensor)
+        launches = self._launches(kind, tensor)
         return placed, Engine(
             continuous=not in_rounds,
             launches=launches,
@@ -154,12 +178,14 @@ class DegreeRules:
             most_samples=most,
             shares_prompts=kind == "serving",
             has_own_copy=kind == "serving" and role == "actor",
+            takes_buckets=self.case.variant.get("checkpoint_engine") != "off",
         )
 
-    def _launches(self, kind: str, placed: RolePlacement, tensor: int) -> int:
+    def _launches(self, kind: str, tensor: int) -> int:
         if kind == "serving" and tensor > 1 and self.system.year == _UNCAPTURED_YEAR:
             return _SERVED_LAUNCHES
-        is_fused = kind == "transformers" and placed.generation == "tensor_parallel"
+        is_hybrid = self.case.variant.get("hybrid_engine") == "on"
+        is_fused = kind == "transformers" and is_hybrid
         if is_fused and not self.models["actor"].shape.gated_mlp:
             return _FUSED_LAUNCHES
         return {"transformers": _TRANSFORMERS_LAUNCHES, "own": _OWN_LAUNCHES}.get(kind, 0)
@@ -176,6 +202,8 @@ class DegreeRules:
             return placed
         tensor = self._smallest_split(len(placed.devices), room)
         hybrid = self.case.variant.get("hybrid_engine")
+        if not self.system.has_hybrid_engine:
+            hybrid = "off"
         if hybrid is None:
             is_stated = self.case.number("zero_stage") is not None
             hybrid = self.taken.take(

@@ -14,10 +14,12 @@ from flexrlhf.planning.cases.roles import OLD
 from flexrlhf.planning.cases.systems import System
 from flexrlhf.planning.cases.vocabulary import STRATEGIES
 from flexrlhf.planning.cluster.cluster import Cluster
+from flexrlhf.planning.costs.held_model import HeldModel
 
 _APART: Final = ("disaggregated", "async_disaggregated", "split")
 _SPLIT_SHARES: Final = {"critic": 1.0, "reference": 1.0, "reward": 1.0}
 """Parts of the devices that neither generate nor train the actor."""
+_WEIGHTS_FILL: Final = 0.8
 _ENGINE_SHARE: Final = 4
 """Of a split's devices every fourth generates, one in eight is for each role that is not the actor.
 An assumption: sources that name a split give reference and reward 1 of 8 devices each and the
@@ -41,7 +43,7 @@ def strategy_of(case: Case, taken: Assumptions) -> str:
     if stated in STRATEGIES:
         return stated
     found = "colocated"
-    if case.number("n_gpus_generate"):
+    if case.number("n_gpus_generate") or case.metric == "weight_sync_time":
         found = "disaggregated"
     why = "no count says otherwise" if stated is None else f"{stated} is not in the list"
     return taken.take("strategy", found, why)
@@ -71,35 +73,39 @@ def pools_of(case: Case, strategy: str, cluster: Cluster, taken: Assumptions) ->
 
 
 def place(
-    strategy: str, spec: AlgorithmSpec, cluster: Cluster, pools: Pools, case: Case, system: System
+    strategy: str,
+    spec: AlgorithmSpec,
+    cluster: Cluster,
+    pools: Pools,
+    case: Case,
+    system: System,
+    models: Mapping[Role, HeldModel],
 ) -> Mapping[Role, Devices]:
     """Returns the devices of every role, shadows included."""
     if pools.generate:
-        return _apart(strategy, spec, pools, case, system)
+        return _apart(spec, cluster, pools, case, system, models)
     if pools.other:
         return _others(spec, pools, pools.train, case)
     devices = cluster.devices
     placed: dict[Role, Devices] = dict.fromkeys(spec.roles, devices)
     half = len(devices) // 2
-    if strategy == "interleaved_1" and half:
+    if strategy in ("interleaved_1", "interleaved_2") and half:
         _set(placed, "reference", devices[:half])
         _set(placed, "reward", devices[half : 2 * half])
-    if strategy == "interleaved_2" and len(cluster.nodes) > 1:
-        first = cluster.nodes[0].devices
-        rest = tuple(device for device in devices if device not in set(first))
-        placed = dict.fromkeys(spec.roles, rest)
-        _set(placed, "actor", first)
+    if strategy == "interleaved_2":
+        _set(placed, "actor", cluster.nodes[0].devices)
     if strategy == "reward_on_one":
         _set(placed, "reward", devices[-1:])
     return placed
 
 
 def _apart(
-    strategy: str, spec: AlgorithmSpec, pools: Pools, case: Case, system: System
+    spec: AlgorithmSpec, cluster: Cluster, pools: Pools, case: Case, system: System,
+    models: Mapping[Role, HeldModel],
 ) -> Mapping[Role, Devices]:
     if pools.other:
         placed = dict(_others(spec, pools, pools.train, case))
-    elif system.shadow_scores:
+    elif system.shadow_scores and _hold(cluster, pools.generate, models):
         placed = dict.fromkeys(spec.roles, pools.generate)
         for role in spec.trained:
             placed[role] = pools.train
@@ -107,9 +113,14 @@ def _apart(
             placed["shadow_critic"] = pools.generate
     else:
         placed = dict.fromkeys(spec.roles, pools.train)
-    if strategy != "split" or pools.generate != pools.train:
-        placed["shadow_actor"] = pools.generate
+    placed["shadow_actor"] = pools.generate
     return placed
+
+
+def _hold(cluster: Cluster, devices: Devices, models: Mapping[Role, HeldModel]) -> bool:
+    """Whether devices hold the weights of all models, shared out, and leave room for a cache."""
+    whole = sum(model.weight_bytes for model in models.values()) / len(devices)
+    return whole <= _WEIGHTS_FILL * cluster.device_type(devices[0]).memory_bytes
 
 
 def _others(

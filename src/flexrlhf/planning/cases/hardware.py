@@ -26,6 +26,7 @@ _USUAL_NETWORK: Final = {
 }
 """Between nodes, as vendors and clouds sell them; eight adapters of 400 Gbit/s for newer devices."""
 _NEWER_NETWORK: Final = "InfiniBand-8x400G"
+_PLAIN_NETWORK: Final = "InfiniBand-2x200G"
 _SLOW_NETWORK: Final = "Ethernet-100G"
 _MIXED: Final = re.compile(r"(?:(\d+)x)?(.+)")
 
@@ -97,6 +98,8 @@ def _network(case: Case, device: str, taken: Assumptions) -> str | Link:
     usual = _USUAL_NETWORK.get(device, _NEWER_NETWORK)
     if "ethernet" in stated.lower():
         return _SLOW_NETWORK
+    if stated.lower() == "infiniband":
+        return taken.take("network", _PLAIN_NETWORK, "InfiniBand without a rate")
     if "roce" in stated.lower():
         usual = usual.replace("InfiniBand", "RoCE")
     return taken.take("network", usual, "usual with these devices")

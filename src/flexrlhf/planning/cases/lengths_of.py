@@ -13,7 +13,6 @@ _PROMPT_SCALE: Final = 256.0
 _RESPONSE_SCALE: Final = 1200.0
 _TOKENS_PER_TURN: Final = 350.0
 _SHORT_PROMPT: Final = 128.0
-_USUAL_LIMIT: Final = 1024.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +23,7 @@ class CaseLengths:
     response: Lengths
 
 
-def lengths_of(case: Case, taken: Assumptions) -> CaseLengths:
+def lengths_of(case: Case, taken: Assumptions, *, usual_limit: float = 1024.0) -> CaseLengths:
     """Returns the lengths that a case states, or that follow from a rule.
 
     A mean that is not stated is where a natural scale and the limit meet, 1 / (1/limit + 1/scale):
@@ -34,10 +33,10 @@ def lengths_of(case: Case, taken: Assumptions) -> CaseLengths:
     total = case.number("sequence_tokens_total")
     if total is not None and case.number("response_tokens_mean") is None:
         return _split(case, total, taken)
-    prompt = _lengths(case, "prompt", _PROMPT_SCALE, taken)
+    prompt = _lengths(case, "prompt", _PROMPT_SCALE, usual_limit, taken)
     turns = _variant_number(case, "turns")
     scale = max(_RESPONSE_SCALE, (turns or 0.0) * _TOKENS_PER_TURN)
-    return CaseLengths(prompt, _lengths(case, "response", scale, taken))
+    return CaseLengths(prompt, _lengths(case, "response", scale, usual_limit, taken))
 
 
 def _split(case: Case, total: float, taken: Assumptions) -> CaseLengths:
@@ -50,14 +49,16 @@ def _split(case: Case, total: float, taken: Assumptions) -> CaseLengths:
     return CaseLengths(Lengths.fixed(prompt), skewed)
 
 
-def _lengths(case: Case, part: str, scale: float, taken: Assumptions) -> Lengths:
+def _lengths(
+    case: Case, part: str, scale: float, usual_limit: float, taken: Assumptions
+) -> Lengths:
     mean = case.number(f"{part}_tokens_mean")
     longest = case.number(f"{part}_tokens_max")
     if mean == 0:
         return Lengths.fixed(0)
     if longest is None:
         if mean is None:
-            longest = taken.take(f"{part}_tokens_max", _USUAL_LIMIT, "usual")
+            longest = taken.take(f"{part}_tokens_max", usual_limit, "usual")
         else:
             return Lengths.fixed(mean)
     if mean is None:

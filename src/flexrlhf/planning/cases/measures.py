@@ -134,15 +134,10 @@ def _flops(course: Course, *, factor: float, role: Role = "actor") -> float:
 
 def _mfu(course: Course, _: Assumptions) -> float:
     request = course.setting.request
-    train_s = _pass_s(course) if _is_bare(course) else course.role_s("train", "actor")
-    train_s /= request.workload.epochs
+    train_s = course.operation_s("forward_backward", "actor") / request.workload.epochs
     peak = request.cluster.device_type(0).peak_flops(request.models["actor"].compute_dtype)
     devices = len(course.setting.plan.placement["actor"].devices)
     return _flops(course, factor=3) / train_s / devices / peak
-
-
-def _is_bare(course: Course) -> bool:
-    return course.setting.strategy == "trainer_only"
 
 
 def _teraflops(course: Course, *, factor: float, seconds: float) -> float:

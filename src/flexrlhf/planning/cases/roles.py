@@ -43,7 +43,8 @@ def roles_of(case: Case, system: System, taken: Assumptions, *, is_apart: bool) 
     spec = _spec(case, shapes, system, taken, is_apart=is_apart)
     recomputes = case.flag("recompute")
     if recomputes is None:
-        recomputes = taken.take("recompute", system.recomputes, f"usual of {system.name}")
+        usual = system.recomputes and not case.number("lora_rank")
+        recomputes = taken.take("recompute", usual, "usual, with adapters not")
     dtype = _dtype(case, taken)
     is_engine = case.word("strategy") == "inference_only"
     weights = dtype if dtype != "float8" or is_engine else "bfloat16"

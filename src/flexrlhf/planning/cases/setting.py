@@ -60,6 +60,12 @@ class Setting:
         return self.request.cluster.num_devices
 
     @property
+    def num_generating(self) -> int:
+        """Devices that generate."""
+        placement = self.plan.placement
+        return len(placement.get("shadow_actor", placement["actor"]).devices)
+
+    @property
     def leaves_out_scoring(self) -> bool:
         """Whether FlexRLHF's authors timed it: their samples/s know generation and training."""
         is_theirs = self.case.variant.get("compare") == "ratio"
@@ -68,7 +74,8 @@ class Setting:
     @property
     def times_two_stages(self) -> bool:
         """Whether the source times making experience and training only, so that scoring counts as
-        generation: benchmarks that state both the engine and its batch do."""
+        generation: benchmarks that state both the engine and its batch do.
+        """
         case = self.case
         is_stated = case.word("generation_engine") and case.number("generation_batch_per_gpu")
         return bool(is_stated)
@@ -96,8 +103,8 @@ def setting_of(
     pools = pools_of(case, strategy, cluster, taken)
     roles = roles_of(case, system, taken, is_apart=bool(pools.generate))
     workload, fills = _workload(case, system, strategy, taken, cluster.num_devices)
-    devices = place(strategy, roles.spec, cluster, pools, case, system)
-    rules = DegreeRules(case, system, cluster, roles.models, workload, taken)
+    devices = place(strategy, roles.spec, cluster, pools, case, system, roles.models)
+    rules = DegreeRules(case, system, cluster, roles.models, workload, taken, fills)
     degrees = rules.degrees(devices)
     if calibration is None:
         calibration = class_of(
@@ -148,7 +155,7 @@ def _system_of(case: Case, taken: Assumptions) -> System:
 def _workload(
     case: Case, system: System, strategy: str, taken: Assumptions, num_devices: int
 ) -> tuple[Workload, bool]:
-    lengths = _padded(system, lengths_of(case, taken))
+    lengths = _padded(system, lengths_of(case, taken, usual_limit=system.usual_tokens))
     if strategy == "async_colocated" or case.variant.get("partial_rollout") == "yes":
         # What is not finished goes on in the next iteration, so the batch never runs empty.
         lengths = replace(lengths, response=Lengths.fixed(lengths.response.mean))

@@ -34,8 +34,12 @@ class System:
     micro_batch_tokens: int = 16384
     """Tokens of a pass on one replica where nothing is stated."""
     recomputes: bool = True
+    usual_tokens: float = 1024.0
+    """Limit of prompts and of responses where neither is stated."""
     fills_memory: bool = False
     """An unstated batch is the largest that fits."""
+    has_hybrid_engine: bool = False
+    """It can gather or split its weights for a whole generation."""
     shadow_scores: bool = False
     """Where generation is apart, its devices score too."""
     scores_actor_when_apart: bool = True
@@ -50,6 +54,7 @@ _SYSTEMS: Final = (
     System(
         "DeepSpeed-Chat",
         2023,
+        has_hybrid_engine=True,
         generator="transformers",
         pads=True,
         pads_prompts=True,
@@ -101,6 +106,9 @@ UNSTATED_SYSTEM: Final = System(
     "a system of 2023",
     2023,
     generator="transformers",
+    zero_stage=2,
+    usual_tokens=256.0,
+    recomputes=False,
     pads=True,
     micro_batch_tokens=4096,
     fills_memory=True,

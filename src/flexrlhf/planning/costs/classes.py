@@ -13,18 +13,20 @@ from flexrlhf.planning.costs.calibration import DEFAULT, Calibration
 
 _TABLE: Final = "calibration.yaml"
 _FAMILIES: Final[Mapping[str, str]] = {
-    "V100-32G": "ampere",
-    "A100-40G": "ampere",
-    "A100-64G": "ampere",
-    "A100-80G": "ampere",
-    "A800-80G": "ampere",
-    "A6000-48G": "ampere",
-    "A10": "ampere",
+    "V100-32G": "a100",
+    "A100-40G": "a100",
+    "A100-64G": "a100",
+    "A100-80G": "a100",
+    "A800-80G": "a800",
+    "A6000-48G": "a800",
+    "L40S-48G": "a800",
+    "A10": "a800",
     "H20-96G": "h20",
     "GB200": "blackwell",
     "B200": "blackwell",
 }
-"""Volta stands with Ampere: what was measured on it ran the same software. Others are `hopper`."""
+"""Volta stands with A100, since what was measured on it ran the same software of 2023; A800 was
+measured with that of 2024. Devices that are not listed are `hopper`."""
 _UNNAMED_UNTIL: Final = 2024
 
 
@@ -50,14 +52,13 @@ def class_name(device: str | None, *, year: int, part: str = "") -> str:
         part: `inference_only` for an engine and `trainer_only` for a trainer that is measured
             without a loop around it; else anything.
     """
+    if part == "inference_only":
+        return "engine"
+    if part == "trainer_only":
+        return "trainer"
     if device is None and year <= _UNNAMED_UNTIL:
         return "unnamed"
-    family = _FAMILIES.get(device or "", "hopper")
-    if part == "inference_only" and family in ("ampere", "hopper"):
-        return f"{family}-engine"
-    if part == "trainer_only":
-        return "hopper-trainer"
-    return family
+    return _FAMILIES.get(device or "", "hopper")
 
 
 def class_of(device: str | None, *, year: int, part: str = "") -> Calibration:

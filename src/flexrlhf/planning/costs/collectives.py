@@ -6,6 +6,8 @@ Source: nccl-tests, doc/PERFORMANCE.md: with S the bytes of the whole result, a 
 
 from __future__ import annotations
 
+import math
+
 from flexrlhf.planning.costs.calibration import Calibration
 from flexrlhf.planning.costs.groups import CommunicationGroup
 
@@ -37,8 +39,9 @@ def ring_rate(group: CommunicationGroup, calibration: Calibration) -> float:
     """Returns the bytes/s at which each member sends along the ring: the slowest link counts."""
     rate = group.inside.bandwidth * calibration.link_efficiency
     if group.between is not None:
-        share = group.between.bandwidth / group.rivals
-        rate = min(rate, share * calibration.network_efficiency)
+        share = group.between.bandwidth / group.rivals * calibration.network_efficiency
+        doublings = math.log2(max(1, group.nodes))
+        rate = min(rate, share / (1 + calibration.congestion * doublings))
     return rate
 
 

@@ -44,6 +44,8 @@ class Engine:
     """A group's prompt is computed once."""
     has_own_copy: bool = False
     """The engine keeps weights beside the trainer's, although their layouts agree."""
+    takes_buckets: bool = True
+    """New weights come many tensors at a time, not one by one."""
 
     def pipeline_of(self, layout: Layout) -> int:
         """Returns the pipeline stages while generating: resharding folds them."""

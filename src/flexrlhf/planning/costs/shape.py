@@ -108,6 +108,12 @@ class ModelShape:
         return (blocks + self.expert_layers * routed) / self.layers
 
     @property
+    def num_tensors(self) -> int:
+        """Weight matrices as files name them: each expert's on its own."""
+        listed = sum(count * len(matrices) for count, matrices in self._linear_layers)
+        return listed + self.expert_layers * self.experts * len(self._mlp(self.expert_ffn)) + 2
+
+    @property
     def expert_layers(self) -> int:
         """Layers whose MLP is made of experts."""
         return self._mlp_layers - self.dense_layers if self.experts else 0

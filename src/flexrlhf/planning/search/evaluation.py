@@ -290,9 +290,9 @@ def _max_batch(request: PlanRequest, memory: DeviceMemory, roles: Sequence[Place
                 )
             )
         if placed.engine is not None:
-            found.append(
-                memory.largest_samples(
-                    placed, "generate", fill=request.memory_fill, most=_MOST_SAMPLES
-                )
+            most = _MOST_SAMPLES * placed.engine.tensor
+            fitting = memory.largest_samples(
+                placed, "generate", fill=request.memory_fill, most=most
             )
+            found.append(fitting // placed.engine.tensor)
     return min(found)

@@ -94,7 +94,7 @@ class PlanDurations:
         if transfer.kind == "weights":
             share = calibration.network_efficiency / calibration.sync_efficiency
             num_bytes = share * sum(self._roles[role].model.weight_bytes for role in transfer.roles)
-            latency_s = calibration.sync_s
+            latency_s = calibration.sync_s + self._one_by_one_s(transfer)
         else:
             num_bytes = self._rollout_samples * self._workload.mean_tokens * _EXPERIENCE_BYTES
         joined = {node.index for node in source} | {node.index for node in target}
@@ -105,6 +105,14 @@ class PlanDurations:
             return TransferTime(num_bytes, (), latency_s + link.latency_s + num_bytes / capacity)
         names = tuple(f"node{index}" for index in sorted(joined))
         return TransferTime(num_bytes, names, latency_s + link.latency_s)
+
+    def _one_by_one_s(self, transfer: Transfer) -> float:
+        """What weights cost besides where an engine takes each tensor on its own."""
+        engines = [p.engine for p in self._roles.values() if p.engine is not None]
+        if all(engine.takes_buckets for engine in engines):
+            return 0.0
+        tensors = sum(self._roles[role].model.shape.num_tensors for role in transfer.roles)
+        return tensors * self._calibration.tensor_s
 
     @property
     def _rollout_samples(self) -> float:
