@@ -14,7 +14,7 @@ from typing import Final
 
 import numpy as np
 import yaml
-from robust_fit import LinearView, Vector, fitted
+from robust_fit import LinearView, Vector, fitted, view
 from rows import Measured, measured_rows
 
 from flexrlhf.planning.costs.calibration import DEFAULT, Calibration
@@ -78,6 +78,8 @@ FITTED: Final[Mapping[str, tuple[str, ...]]] = {
 STARTS: Final[Mapping[str, Mapping[str, float]]] = {"trainer": {"link_efficiency": 0.03}}
 """Where a fit begins if not at the default: both models of this class show the time of about 9 GB/s
 per device for their weights, so its devices are taken not to use NVLink."""
+MOST: Final[Mapping[str, float]] = {"train_efficiency": 0.6, "forward_efficiency": 0.75}
+"""What no product of a whole model reaches. Source: llm-analysis README: at most 0.5 and 0.7."""
 _SHARES: Final = ("_efficiency", "_bandwidth")
 
 
@@ -95,12 +97,20 @@ class ClassFit:
         return _calibration(self.name, self.constants, self.linear.point if point is None else point)
 
     def without(self, keep: Sequence[bool]) -> Calibration:
-        """Returns the constants that the kept rows alone give."""
-        return self.calibration(self.linear.solved(np.array(keep, dtype=bool)))
+        """Returns the constants that the kept rows alone give, one Gauss-Newton solution away."""
+        point = self.linear.solved(np.array(keep, dtype=bool))
+        low, high = np.array([_bounds(constant) for constant in self.constants]).T
+        return self.calibration(np.clip(point, low, high))
 
 
-def fit_class(name: str, rows: Sequence[Measured]) -> ClassFit:
-    """Returns the fit of one class."""
+def fit_class(name: str, rows: Sequence[Measured], *, at: Calibration | None = None) -> ClassFit:
+    """Returns the fit of one class.
+
+    Args:
+        name: of the class.
+        rows: all measured rows.
+        at: constants that were fitted before; the fit is then only looked at there.
+    """
     used = [row for row in rows if row.class_name == name and row.is_fitted]
     constants = FITTED[name]
     tables = np.array([_table(row) for row in used])
@@ -115,6 +125,9 @@ def fit_class(name: str, rows: Sequence[Measured]) -> ClassFit:
     starts = STARTS.get(name, {})
     start = np.log([starts.get(constant, getattr(DEFAULT, constant)) for constant in constants])
     bounds = [_bounds(constant) for constant in constants]
+    if at is not None:
+        point = np.log([getattr(at, constant) for constant in constants])
+        return ClassFit(name, constants, used, view(residuals, point, start))
     return ClassFit(name, constants, used, fitted(residuals, start, bounds=bounds))
 
 
@@ -143,7 +156,7 @@ def _table(row: Measured) -> str:
 
 def _bounds(constant: str) -> tuple[float, float]:
     if constant.endswith(_SHARES):
-        return math.log(0.005), math.log(0.95)
+        return math.log(0.005), math.log(MOST.get(constant, 0.95))
     middle = getattr(DEFAULT, constant)
     return math.log(middle / 100), math.log(middle * 300)
 

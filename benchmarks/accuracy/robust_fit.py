@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 Vector = NDArray[np.float64]
-_HUBER: Final = 0.15
+_HUBER: Final = 0.05
 """Log error up to which a row counts in full; beyond it counts less."""
 _PRIOR: Final = 0.7
 """Standard deviation of a constant's logarithm around its beginning."""

@@ -7,13 +7,12 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from flexrlhf.core.algorithm_specs import AlgorithmSpec
-from flexrlhf.core.names import Role
+from flexrlhf.core.names import SHADOWS, Role
 from flexrlhf.planning.cluster.cluster import Cluster
 from flexrlhf.planning.costs.calibration import DEFAULT, Calibration
 from flexrlhf.planning.costs.held_model import HeldModel
 from flexrlhf.planning.costs.memory import Engine
 from flexrlhf.planning.costs.workload import Workload
-from flexrlhf.planning.workflow.groups import SHADOWS
 
 Objective = Literal["throughput", "cost"]
 
