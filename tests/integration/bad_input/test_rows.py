@@ -1,0 +1,52 @@
+"""Rows that cannot be read or trained on are named with their file."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+
+@pytest.mark.parametrize(
+    ("rows", "said"),
+    [
+        (b"", "has no rows"),
+        (b" \n\n", "has no rows"),
+        (b'{"prompt": "say"}\n{"prompt": \n', "line 2 is broken"),
+        (b'{"prompt": "th\xe9"}\n', "line 1 is broken: 'utf-8' codec"),
+        (bytes(range(256)), "line 1 is broken"),
+        (b'{"prompt": "say \\ud800"}\n', "line 1 is broken: 'utf-8' codec"),
+        (b'{"prompt": "say", "n": ' + b"1" * 5000 + b"}\n", "line 1 is broken: Exceeds"),
+        (b'{"prompt": ' + b"[" * 100_000 + b"\n", "line 1 is broken: maximum recursion"),
+        (b'["say"]\n', "line 1 holds ['say']"),
+        (b'{"question": "say"}\n', "no column 'prompt'"),
+        (b'{"prompt": "say"}\n{"question": "x"}\n', "rows count from 0: Row 1:"),
+        (b'{"prompt": 5}\n', "Row 0: column 'prompt' holds '5'"),
+        (b'{"prompt": ""}\n', "Row 0: the prompt '' has no tokens"),
+        (b'{"prompt": "say"}\n{"prompt": " \\t\\u3000 "}\n', "Row 1: the prompt"),
+        (b'{"prompt": "say ' + b"the " * 100_000 + b'"}\n', "Row 0 has 100001 tokens"),
+        (b'{"prompt": [{"role": "user", "content": "say"}]}\n', "no chat template"),
+        (b'{"prompt": [{"role": "user", "content": null}]}\n', "without role or content"),
+    ],
+)
+@pytest.mark.parametrize("kind", ["prompts", "evaluation"])
+def test_wrong_rows_are_named_with_their_file(changed, outcome, tmp_path, kind, rows, said):
+    (tmp_path / "rows.jsonl").write_bytes(rows)
+    err = outcome(changed("ppo", {f"data.{kind}": {"path": "rows.jsonl"}}), 2)
+    assert str(tmp_path / "rows.jsonl") in err
+    assert said in err
+
+
+def test_odd_rows_are_fine(changed, outcome, tmp_path):
+    """Another script, emoji, a zero byte, NaN in a column, a byte-order mark, a very long line."""
+    rows = [
+        {"prompt": "say 😀 чай\u0000"},
+        {"prompt": "say\n\n\tthe\u2028tea", "number": float("nan"), "list": [[{}]]},
+        {"prompt": "say", "text": "x" * 1_000_000},
+        {"prompt": "the " * 1000},
+    ]
+    lines = "\ufeff" + "\r\n\n".join(json.dumps(row, ensure_ascii=False) for row in rows)
+    (tmp_path / "rows.jsonl").write_text(lines, encoding="utf-8")
+    content = changed("grpo", {"data.prompts.path": "rows.jsonl", "data.too_long": "drop"})
+    assert "1 of 4 rows left out" in outcome(content, 0)
+    assert (tmp_path / "run" / "report.html").is_file()
