@@ -35,6 +35,16 @@ def test_the_reward_rises(train, document, algorithm, keys):
     assert statistics.fmean(last) - statistics.fmean(first) > 4 * spread
 
 
+def test_a_run_in_bfloat16_learns_and_its_engine_stays_below_the_alarm(train, document):
+    """A sure policy has large logits, whose rounding alone would be more than the alarm allows."""
+    content = document("grpo")
+    content["training"] |= {"iterations": 30, "micro_batch_tokens": 512, "precision": "bfloat16"}
+    content["rollout"] |= {"samples_per_prompt": 4, "max_new_tokens": 12}
+    rows = train(content).metrics
+    assert rows[-1]["reward/mean"] > 0.7
+    assert max(row["logprob_gap/max"] for row in rows) < 1e-2
+
+
 def test_kl_holds_the_policy(train, document):
     """A hundred times the KL coefficient leaves the policy near where it began."""
     divergence = {}

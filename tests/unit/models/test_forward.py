@@ -16,7 +16,7 @@ from flexrlhf.learning.models.forward import (
 )
 from flexrlhf.learning.models.heads import SharedActorCritic
 from flexrlhf.learning.models.loading import load_policy, load_scorer
-from flexrlhf.learning.models.output_head import check_output_head
+from flexrlhf.learning.models.output_head import check_output_head, output_head
 
 
 def logits_alone(model, batch: Batch, row: int) -> torch.Tensor:
@@ -231,6 +231,25 @@ def test_batch_without_trainable_tokens_gives_zeros(make_source, make_batch):
     assert not outputs.logprobs.any()
     assert not outputs.entropy.any()
     outputs.logprobs.sum().backward()
+
+
+def test_autocast_rounds_hidden_states_but_no_logits(family, make_source, make_batch):
+    model = load_policy(make_source(family, dtype="float32"))
+    batch = make_batch()
+    seen = []
+    model.base_model.register_forward_hook(
+        lambda _module, _inputs, output: seen.append(output.last_hidden_state)
+    )
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        found = token_logprobs(model, batch)
+    exact_BTV = output_head(model).logits(seen[0]).log_softmax(dim=-1)
+    for row, t in batch.mask.nonzero().tolist():
+        expected = exact_BTV[row, t - 1, batch.tokens[row, t]]
+        torch.testing.assert_close(found.logprobs[row, t], expected, rtol=0, atol=1e-5)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert torch.equal(output_head(model).logits(seen[0]).log_softmax(dim=-1), exact_BTV)
+    found.logprobs.sum().backward()
+    assert all(p.grad.dtype == torch.float32 for p in model.parameters())
 
 
 def test_results_in_bfloat16_are_float32(make_source, make_batch):

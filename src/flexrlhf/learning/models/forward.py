@@ -106,14 +106,16 @@ def _logprobs(
     model: nn.Module, hidden_ND: Tensor, batch: Batch, temperature: float, *, with_entropy: bool
 ) -> TokenLogprobs:
     head = output_head(pretrained(model))
-    logprobs_N, entropy_N = selected_logprobs(
-        hidden_ND,
-        head.weight,
-        batch.tokens[batch.mask],
-        head_bias_V=head.bias,
-        temperature=temperature / head.multiplier,
-        with_entropy=with_entropy,
-    )
+    # As in `OutputHead.logits`, but a chunk at a time.
+    with torch.autocast(hidden_ND.device.type, enabled=False):
+        logprobs_N, entropy_N = selected_logprobs(
+            hidden_ND.to(head.weight.dtype),
+            head.weight,
+            batch.tokens[batch.mask],
+            head_bias_V=head.bias,
+            temperature=temperature / head.multiplier,
+            with_entropy=with_entropy,
+        )
     entropy_BT = None if entropy_N is None else _spread(entropy_N, batch.mask)
     return TokenLogprobs(_spread(logprobs_N, batch.mask), entropy_BT)
 

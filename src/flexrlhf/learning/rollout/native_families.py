@@ -13,6 +13,7 @@ from typing import Any, Final, Protocol
 import torch
 from torch import Tensor, nn
 
+from flexrlhf.learning.models.output_head import output_head
 from flexrlhf.learning.rollout.kv_cache import CacheShape
 
 
@@ -64,7 +65,7 @@ class RotaryFamily:
         causal_lm: Any = model
         config = causal_lm.config
         self._trunk = causal_lm.model
-        self._head = causal_lm.lm_head
+        self._head = output_head(causal_lm)
         self._normalises_heads = config.model_type == "qwen3"
         self._head_width: int = self._trunk.layers[0].self_attn.head_dim
         self.shape = CacheShape(
@@ -114,7 +115,7 @@ class RotaryFamily:
 
     def logits(self, hidden: Tensor) -> Tensor:
         """See `Family`."""
-        return self._head(self._trunk.norm(hidden))
+        return self._head.logits(self._trunk.norm(hidden))
 
     def _heads(self, flat: Tensor) -> Tensor:
         return flat.unflatten(-1, (-1, self._head_width))
@@ -127,7 +128,7 @@ class Gpt2Family:
         causal_lm: Any = model
         config = causal_lm.config
         self._trunk = causal_lm.transformer
-        self._head = causal_lm.lm_head
+        self._head = output_head(causal_lm)
         self._head_width: int = config.n_embd // config.n_head
         self.shape = CacheShape(config.n_layer, config.n_head, self._head_width)
 
@@ -159,7 +160,7 @@ class Gpt2Family:
 
     def logits(self, hidden: Tensor) -> Tensor:
         """See `Family`."""
-        return self._head(self._trunk.ln_f(hidden))
+        return self._head.logits(self._trunk.ln_f(hidden))
 
 
 FAMILIES: Final[Mapping[str, type[RotaryFamily] | type[Gpt2Family]]] = {

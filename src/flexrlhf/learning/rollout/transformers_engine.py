@@ -1,4 +1,4 @@
-"""The reference engine: a plain batched loop over the model's own forward pass and cache."""
+"""The reference engine: a plain batched loop over the model's own trunk, head and cache."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from flexrlhf.learning.models.output_head import output_head
 from flexrlhf.learning.rollout.decoding import Decoder
 from flexrlhf.learning.rollout.module_engine import ModuleEngine
 from flexrlhf.learning.rollout.waves import Wave
@@ -37,9 +38,11 @@ class TransformersDecoder:
     def __init__(self, model: nn.Module, wave: Wave, device: torch.device) -> None:
         from transformers import DynamicCache
 
-        self._model: Any = model
-        self._accepts = inspect.signature(model.forward).parameters
-        self._cache = DynamicCache(config=self._model.config)
+        causal_lm: Any = model
+        self._trunk = causal_lm.base_model
+        self._head = output_head(causal_lm)
+        self._takes_positions = "position_ids" in inspect.signature(self._trunk.forward).parameters
+        self._cache = DynamicCache(config=causal_lm.config)
         longest = max(wave.prompt_lengths)
         shape = (len(wave.sample_ids), longest)
         self._prompt_BT = torch.zeros(shape, dtype=torch.int64, device=device)
@@ -69,12 +72,11 @@ class TransformersDecoder:
         num_tokens = tokens_BT.shape[1]
         # Positions count real tokens only; those of padding are hidden by the mask.
         positions_BT = (self._mask_BT.cumsum(dim=1) - 1).clamp(min=0)[:, -num_tokens:]
-        optional = {"position_ids": positions_BT, "logits_to_keep": 1}
-        output = self._model(
+        output = self._trunk(
             input_ids=tokens_BT,
             attention_mask=self._mask_BT,
             past_key_values=self._cache,
             use_cache=True,
-            **{name: value for name, value in optional.items() if name in self._accepts},
+            **({"position_ids": positions_BT} if self._takes_positions else {}),
         )
-        return output.logits[:, -1]
+        return self._head.logits(output.last_hidden_state[:, -1])
