@@ -39,7 +39,7 @@ def measured_micro_batch_tokens(
 
 
 def _dry_step(trainer: RoleTrainer, num_rows: int, length: int) -> None:
-    """Runs forward and backward on rows of zeros and forgets the gradient."""
+    """Runs forward and backward on rows of zeros and forgets the gradient, even half of one."""
     device = trainer.backend.device
     mask_BT = torch.ones(num_rows, length, dtype=torch.bool, device=device)
     mask_BT[:, 0] = False
@@ -52,7 +52,9 @@ def _dry_step(trainer: RoleTrainer, num_rows: int, length: int) -> None:
         },
     )
     counts = GlobalCounts(int(mask_BT.sum()), num_rows, length)
-    with trainer.backend.autocast():
-        part = trainer.objective(trainer.backend.model, batch, counts)
-    trainer.backend.backward(part.loss)
-    trainer.backend.discard_gradient()
+    try:
+        with trainer.backend.autocast():
+            part = trainer.objective(trainer.backend.model, batch, counts)
+        trainer.backend.backward(part.loss)
+    finally:
+        trainer.backend.discard_gradient()

@@ -59,6 +59,24 @@ def test_every_role_is_tried_with_room_for_the_moments_of_all(make_launched, mon
     assert all((s["longest"], s["num_samples"]) == (20, 8) for s in searches)
 
 
+def test_memory_that_runs_out_half_way_leaves_no_gradient(make_launched, monkeypatch):
+    """Else the first real step would add to what the failed one had got to."""
+    trainer = make_launched("sft").worker.trainers["actor"]
+    backward = trainer.backend.backward
+    rows = []
+
+    def exhausted(loss):
+        backward(loss)
+        rows.append(len(rows))
+        if len(rows) == 2:
+            raise torch.OutOfMemoryError("CUDA out of memory.")
+
+    monkeypatch.setattr(trainer.backend, "backward", exhausted)
+    found = measured_micro_batch_tokens([trainer], longest=10, rows_per_item=1, num_items=4)
+    assert found == 10
+    assert all(p.grad is None for p in trainer.backend.model.parameters())
+
+
 def test_auto_is_replaced_by_what_was_measured(make_launched):
     launched = make_launched("ppo", training={"micro_batch_tokens": "auto"})
     longest = 2 + 5  # the longest prompt and answer

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from flexrlhf.core.errors import ConfigError
 from flexrlhf.learning.training import micro_batch
 from flexrlhf.learning.training.micro_batch import CPU_TOKENS, find_micro_batch_tokens
 
@@ -19,17 +20,27 @@ class Device:
     def __init__(self, monkeypatch, *, free: int, per_sequence: int = MIB) -> None:
         self.tried: list[int] = []
         self._per_sequence = per_sequence
+        self._most: int | None = None
         monkeypatch.setattr(micro_batch, "held_bytes", lambda device: 100 * MIB)
         monkeypatch.setattr(micro_batch, "reset_peak", lambda device: None)
         monkeypatch.setattr(micro_batch, "free_bytes", lambda device: free)
         monkeypatch.setattr(micro_batch, "peak_bytes", self._peak)
+
+    def run_out_above(self, most: int) -> None:
+        """Lets steps of more sequences fail, whatever the free memory had foretold."""
+        self._most = most
+
+    def _step(self, count: int) -> None:
+        self.tried.append(count)
+        if self._most is not None and count > self._most:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
 
     def _peak(self, device: torch.device) -> int:
         return 100 * MIB + self._per_sequence * self.tried[-1]
 
     def search(self, *, num_samples: int, longest: int = 10, reserved: int = 0, device=GPU) -> int:
         return find_micro_batch_tokens(
-            self.tried.append,
+            self._step,
             longest=longest,
             num_samples=num_samples,
             reserved_bytes=reserved,
@@ -76,6 +87,23 @@ def test_on_a_cpu_it_stops_at_the_useful_size(monkeypatch, longest: int, count: 
     found = device.search(num_samples=64, longest=longest, device=CPU)
     assert found == count * longest
     assert max(device.tried) == count
+
+
+@pytest.mark.parametrize(("most", "found"), [(1, 10), (3, 10), (4, 40), (15, 40), (16, 160)])
+def test_a_step_that_runs_out_of_memory_leaves_the_last_size_that_fitted(monkeypatch, most, found):
+    device = Device(monkeypatch, free=LARGE)
+    device.run_out_above(most)
+    assert device.search(num_samples=16) == found
+
+
+def test_one_sequence_that_runs_out_of_memory_is_said_in_three_parts(monkeypatch):
+    device = Device(monkeypatch, free=LARGE)
+    device.run_out_above(0)
+    with pytest.raises(ConfigError) as caught:
+        device.search(num_samples=16)
+    assert "One sequence of 10 tokens does not fit in the memory of cuda" in caught.value.wrong
+    assert caught.value.right
+    assert "gradient_checkpointing" in caught.value.do
 
 
 def test_a_step_that_takes_no_memory_is_no_division_by_zero(monkeypatch):
