@@ -17,6 +17,7 @@ from torch import nn
 from flexrlhf.core.errors import CheckpointError, RunFailed
 from flexrlhf.learning.training.one_device import OneDeviceBackend
 from flexrlhf.learning.training.optimizer import OptimizerSettings
+from flexrlhf.runtime import recover
 from flexrlhf.runtime.recover import CheckpointStore, seed_random_states
 
 
@@ -77,6 +78,29 @@ def test_only_the_newest_are_kept(folder, keep):
     for iteration in (5, 10, 15, 20):
         save(store, iteration)
     assert names(folder) == sorted(f"iteration-{n}" for n in (5, 10, 15, 20)[-keep:])
+
+
+def test_a_checkpoint_that_is_half_removed_is_not_taken_for_one(store, folder, monkeypatch):
+    """As after a kill in the middle of the removal of an old one."""
+    for iteration in (1, 2):
+        save(store, iteration)
+
+    def killed(path: Path) -> None:
+        (path / "run.json").unlink()
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(
+            recover, "shutil", SimpleNamespace(rmtree=killed, disk_usage=shutil.disk_usage)
+        )
+        with pytest.raises(KeyboardInterrupt):
+            save(store, 3)
+    assert (folder / ".iteration-1" / "actor").is_dir()
+    assert store.newest() == folder / "iteration-3"
+    for name in ("iteration-2", "iteration-3"):
+        shutil.rmtree(folder / name)
+    assert store.newest() is None
+    assert store.finished == 0
 
 
 def test_the_generators_of_all_libraries_go_on_where_they_were(store):

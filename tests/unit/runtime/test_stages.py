@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import weakref
 from pathlib import Path
 
 import pytest
@@ -158,6 +159,23 @@ def test_stages_run_one_after_the_other_from_what_was_trained(staged, tmp_path):
     assert {"config.yaml", "plan.json", "environment.json"} <= {p.name for p in folder.iterdir()}
     prepared = prepare(config, folder)
     assert [row["iteration"] for row in stages.metrics(prepared.stages[0])] == [1, 2]
+
+
+def test_the_models_of_a_stage_are_gone_when_the_next_is_loaded(staged, tmp_path, monkeypatch):
+    launch = stages.launch
+    models: list[weakref.ref] = []
+    alive: list[int] = []
+
+    def watched(config, data):
+        alive.append(sum(model() is not None for model in models))
+        launched = launch(config, data)
+        models.extend(weakref.ref(model) for model in launched.worker.models.values())
+        return launched
+
+    monkeypatch.setattr(stages, "launch", watched)
+    run(staged(), tmp_path / "run")
+    assert alive == [0, 0, 0]
+    assert len(models) == 1 + 1 + 3
 
 
 def test_a_finished_run_is_not_run_again(staged, tmp_path):

@@ -120,6 +120,28 @@ def test_bfloat16_keeps_weights_and_the_engine_agrees_with_the_trainer(
     assert {p.dtype for p in weights(launched).values()} == {torch.float32}
 
 
+@pytest.mark.parametrize(("precision", "is_rounded"), [("bfloat16", True), ("float32", False)])
+def test_rewards_are_scored_as_the_policy_computes_in_training_and_in_evaluation(
+    make_document, make_launched, files, precision, is_rounded
+):
+    actor = {**make_document("grpo")["model"]["actor"], "dtype": "float32"}
+    launched = make_launched(
+        "grpo",
+        model={"actor": actor, "reward": actor},
+        training={"precision": precision},
+        data=evaluation(files, "prompts"),
+    )
+    found = []
+    launched.worker.models["reward"].base_model.register_forward_hook(
+        lambda *_: found.append(torch.is_autocast_enabled("cpu"))
+    )
+    launched.worker.evaluate(0)
+    num_evaluations = len(found)
+    run(launched, range(1))
+    assert 0 < num_evaluations < len(found)
+    assert set(found) == {is_rounded}
+
+
 def test_metrics_are_those_of_the_samples(make_launched):
     launched = make_launched("grpo", rollout={"micro_batches": 3})
     (metrics,) = run(launched, range(1))
