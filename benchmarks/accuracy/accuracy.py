@@ -1,6 +1,6 @@
 """Writes docs/planner-accuracy.md and .json.
 
-    python benchmarks/accuracy/accuracy.py
+python benchmarks/accuracy/accuracy.py
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Fits the constants of every class to the published measurements, and writes them.
 
-    python benchmarks/accuracy/fit.py [CLASS ...]
+python benchmarks/accuracy/fit.py [CLASS ...]
 """
 
 from __future__ import annotations
@@ -19,9 +19,7 @@ from rows import Measured, measured_rows
 
 from flexrlhf.planning.costs.calibration import DEFAULT, Calibration
 
-TABLE: Final = (
-    Path(__file__).parents[2] / "src/flexrlhf/planning/costs/calibration.yaml"
-)
+TABLE: Final = Path(__file__).parents[2] / "src/flexrlhf/planning/costs/calibration.yaml"
 FITTED: Final[Mapping[str, tuple[str, ...]]] = {
     "unnamed": (
         "train_efficiency",
@@ -94,7 +92,9 @@ class ClassFit:
 
     def calibration(self, point: Vector | None = None) -> Calibration:
         """Returns the constants at a point of the fit, the best one unless given."""
-        return _calibration(self.name, self.constants, self.linear.point if point is None else point)
+        return _calibration(
+            self.name, self.constants, self.linear.point if point is None else point
+        )
 
     def without(self, keep: Sequence[bool]) -> Calibration:
         """Returns the constants that the kept rows alone give, one Gauss-Newton solution away."""
@@ -140,7 +140,9 @@ def write(fits: Sequence[ClassFit], path: Path = TABLE) -> None:
         document[fit.name] = {
             constant: float(f"{getattr(calibration, constant):.3g}") for constant in fit.constants
         } | {"source": f"fitted to {len(fit.rows)} rows of {', '.join(sources)}"}
-    head = "# Constants by class, written by benchmarks/accuracy/fit.py; others keep their defaults.\n"
+    head = (
+        "# Constants by class, written by benchmarks/accuracy/fit.py; others keep their defaults.\n"
+    )
     path.write_text(head + yaml.safe_dump(document, sort_keys=False), encoding="utf-8")
 
 

@@ -61,8 +61,10 @@ def markdown(judged: Sequence[Judged]) -> str:
         "",
         "| on | goal | reached | met |",
         "|---|---|---|---|",
-        *(f"| {g.on} | {g.goal} | {g.reached} | {'yes' if g.is_met else '**no**'} |"
-          for g in goals(judged)),
+        *(
+            f"| {g.on} | {g.goal} | {g.reached} | {'yes' if g.is_met else '**no**'} |"
+            for g in goals(judged)
+        ),
         "",
         *_classes(judged),
         *_tables(judged),
@@ -194,8 +196,12 @@ def _classes(judged: Sequence[Judged]) -> list[str]:
 
 
 def _tables(judged: Sequence[Judged]) -> list[str]:
-    lines = ["## FlexRLHF's tables", "", "| quotient | published | predicted | error |",
-             "|---|---|---|---|"]
+    lines = [
+        "## FlexRLHF's tables",
+        "",
+        "| quotient | published | predicted | error |",
+        "|---|---|---|---|",
+    ]
     lines += [_quotient_line(ratio) for ratio in quotients(judged)]
     lines += ["", "| table | pairs right | ties | wrong |", "|---|---|---|---|"]
     lines += [_ordering_line(found) for found in orderings(judged)]
@@ -211,8 +217,12 @@ def _ordering_line(found: Ordering) -> str:
 
 
 def _worst(judged: Sequence[Judged]) -> list[str]:
-    lines = ["## Sources, and what misses", "",
-             "| source | rows | left out: median | 90th | worst row |", "|---|---|---|---|---|"]
+    lines = [
+        "## Sources, and what misses",
+        "",
+        "| source | rows | left out: median | 90th | worst row |",
+        "|---|---|---|---|---|",
+    ]
     sources: dict[str, list[Judged]] = {}
     for item in judged:
         if not item.row.is_ratio:
@@ -266,9 +276,7 @@ def _source_error(item: Judged) -> float:
     return item.source_error
 
 
-def _spread(
-    rows: Sequence[Judged], error: Callable[[Judged], float]
-) -> tuple[float, float]:
+def _spread(rows: Sequence[Judged], error: Callable[[Judged], float]) -> tuple[float, float]:
     """The median and the 90th percentile of absolute errors."""
     sizes = sorted(abs(error(row)) for row in rows)
     place = min(len(sizes) - 1, round(0.9 * (len(sizes) - 1)))

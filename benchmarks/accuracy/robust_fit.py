@@ -49,9 +49,7 @@ class LinearView:
         return self.point + move
 
 
-def view(
-    residuals_at: Callable[[Vector], Vector], point: Vector, start: Vector
-) -> LinearView:
+def view(residuals_at: Callable[[Vector], Vector], point: Vector, start: Vector) -> LinearView:
     """Returns residuals and finite differences at a point."""
     here = residuals_at(point)
     columns: list[Vector] = []

@@ -67,8 +67,19 @@ class Measured:
     @property
     def is_fitted(self) -> bool:
         """Whether the constants of its class are fitted to it."""
-        is_usable = self.row["metric"] not in NOT_FITTED and self.value > 0
-        return is_usable and (not self.is_ratio or self.row["metric"] in RATES)
+        metric = self.row["metric"]
+        if metric in NOT_FITTED or self.value <= 0 or self._has_unknown_split:
+            return False
+        return not self.is_ratio or metric in RATES
+
+    @property
+    def _has_unknown_split(self) -> bool:
+        """Whether roles have devices of their own, but which is not stated.
+
+        Such times say nothing about the hardware; they are judged, not fitted.
+        """
+        is_split = self.row["strategy"] == "split" and not self.row["n_gpus_train"]
+        return is_split and self.row["metric"] != "weight_sync_time"
 
     @property
     def source(self) -> str:

@@ -58,9 +58,7 @@ class Course:
 
     def operation_s(self, operation: str, role: Role | None = None) -> float:
         """Returns the seconds of an operation, of one role or of all, per iteration."""
-        return self._seconds(
-            lambda task: task.operation == operation and role in (None, task.role)
-        )
+        return self._seconds(lambda task: task.operation == operation and role in (None, task.role))
 
     def generation_s(self) -> float:
         """Returns the seconds of the generation stage as the system's timers see it."""

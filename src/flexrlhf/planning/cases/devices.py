@@ -6,19 +6,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from flexrlhf.core.algorithm_specs import AlgorithmSpec
 from flexrlhf.core.names import Role, kind_of
 from flexrlhf.planning.cases.assumptions import Assumptions
 from flexrlhf.planning.cases.case import Case
-from flexrlhf.planning.cases.roles import OLD
+from flexrlhf.planning.cases.roles import OLD, Roles
 from flexrlhf.planning.cases.systems import System
 from flexrlhf.planning.cases.vocabulary import STRATEGIES
 from flexrlhf.planning.cluster.cluster import Cluster
-from flexrlhf.planning.costs.held_model import HeldModel
 
 _APART: Final = ("disaggregated", "async_disaggregated", "split")
-_SPLIT_SHARES: Final = {"critic": 1.0, "reference": 1.0, "reward": 1.0}
-"""Parts of the devices that neither generate nor train the actor."""
+_ON_THEIR_OWN: Final = ("critic", "reference", "reward")
+"""Roles that share the devices which neither generate nor train the actor."""
 _WEIGHTS_FILL: Final = 0.8
 _ENGINE_SHARE: Final = 4
 """Of a split's devices every fourth generates, one in eight is for each role that is not the actor.
@@ -72,73 +70,71 @@ def pools_of(case: Case, strategy: str, cluster: Cluster, taken: Assumptions) ->
     return Pools(devices[:train], devices[start : start + generate], devices[train:start])
 
 
-def place(
-    strategy: str,
-    spec: AlgorithmSpec,
-    cluster: Cluster,
-    pools: Pools,
-    case: Case,
-    system: System,
-    models: Mapping[Role, HeldModel],
-) -> Mapping[Role, Devices]:
-    """Returns the devices of every role, shadows included."""
-    if pools.generate:
-        return _apart(spec, cluster, pools, case, system, models)
-    if pools.other:
-        return _others(spec, pools, pools.train, case)
-    devices = cluster.devices
-    placed: dict[Role, Devices] = dict.fromkeys(spec.roles, devices)
-    half = len(devices) // 2
-    if strategy in ("interleaved_1", "interleaved_2") and half:
-        _set(placed, "reference", devices[:half])
-        _set(placed, "reward", devices[half : 2 * half])
-    if strategy == "interleaved_2":
-        _set(placed, "actor", cluster.nodes[0].devices)
-    if strategy == "reward_on_one":
-        _set(placed, "reward", devices[-1:])
-    return placed
+@dataclass(frozen=True, slots=True)
+class Placing:
+    """What the devices of a case's roles depend on."""
 
+    case: Case
+    system: System
+    cluster: Cluster
+    roles: Roles
 
-def _apart(
-    spec: AlgorithmSpec, cluster: Cluster, pools: Pools, case: Case, system: System,
-    models: Mapping[Role, HeldModel],
-) -> Mapping[Role, Devices]:
-    if pools.other:
-        placed = dict(_others(spec, pools, pools.train, case))
-    elif system.shadow_scores and _hold(cluster, pools.generate, models):
-        placed = dict.fromkeys(spec.roles, pools.generate)
-        for role in spec.trained:
-            placed[role] = pools.train
+    def devices(self, strategy: str, pools: Pools) -> Mapping[Role, Devices]:
+        """Returns the devices of every role, shadows included."""
+        if pools.generate:
+            placed = dict(self._beside_generation(pools))
+            placed["shadow_actor"] = pools.generate
+            return placed
+        if pools.other:
+            return self._on_their_own(pools)
+        return self._together(strategy)
+
+    def _together(self, strategy: str) -> Mapping[Role, Devices]:
+        devices = self.cluster.devices
+        placed: dict[Role, Devices] = dict.fromkeys(self.roles.spec.roles, devices)
+        half = len(devices) // 2
+        moved: dict[Role, Devices] = {}
+        if strategy in ("interleaved_1", "interleaved_2") and half:
+            moved |= {"reference": devices[:half], "reward": devices[half : 2 * half]}
+        if strategy == "interleaved_2":
+            moved["actor"] = self.cluster.nodes[0].devices
+        if strategy == "reward_on_one":
+            moved["reward"] = devices[-1:]
+        for role in placed:
+            placed[role] = moved.get(role, devices)
+        return placed
+
+    def _beside_generation(self, pools: Pools) -> Mapping[Role, Devices]:
+        """All roles but the shadow actor."""
+        spec = self.roles.spec
+        if pools.other:
+            return self._on_their_own(pools)
+        if not (self.system.shadow_scores and self._holds_all(pools.generate)):
+            return dict.fromkeys(spec.roles, pools.train)
+        placed: dict[Role, Devices] = dict.fromkeys(spec.roles, pools.generate)
+        placed |= dict.fromkeys(spec.trained, pools.train)
         if "critic" in placed:
             placed["shadow_critic"] = pools.generate
-    else:
-        placed = dict.fromkeys(spec.roles, pools.train)
-    placed["shadow_actor"] = pools.generate
-    return placed
+        return placed
 
+    def _on_their_own(self, pools: Pools) -> Mapping[Role, Devices]:
+        """Critic, reference and reward on devices of their own, as far as these go round."""
+        spec = self.roles.spec
+        present: list[Role] = [r for r in spec.models if kind_of(r) in _ON_THEIR_OWN and r != OLD]
+        placed: dict[Role, Devices] = dict.fromkeys(spec.roles, pools.train)
+        start, total = 0, len(pools.other)
+        for number, role in enumerate(present):
+            stated = self.case.number(f"gpus_{role}")
+            even = max(1, (total - start) // (len(present) - number))
+            count = min(int(stated) if stated else even, total - start)
+            placed[role] = pools.other[start : start + count] or pools.other[-1:]
+            start += count
+        return placed
 
-def _hold(cluster: Cluster, devices: Devices, models: Mapping[Role, HeldModel]) -> bool:
-    """Whether devices hold the weights of all models, shared out, and leave room for a cache."""
-    whole = sum(model.weight_bytes for model in models.values()) / len(devices)
-    return whole <= _WEIGHTS_FILL * cluster.device_type(devices[0]).memory_bytes
-
-
-def _others(
-    spec: AlgorithmSpec, pools: Pools, train: Devices, case: Case
-) -> Mapping[Role, Devices]:
-    """Critic, reference and reward on devices of their own, as far as these go round."""
-    present = [role for role in spec.models if kind_of(role) in _SPLIT_SHARES and role != OLD]
-    placed: dict[Role, Devices] = dict.fromkeys(spec.roles, train)
-    shares = {role: _SPLIT_SHARES[kind_of(role)] for role in present}
-    start, rest = 0, len(pools.other)
-    for role in sorted(present, key=lambda role: shares[role]):
-        stated = case.number(f"gpus_{role}")
-        share = shares[role] / sum(shares[other] for other in shares)
-        count = int(stated) if stated else max(1, round(share * len(pools.other)))
-        count = max(1, min(count, rest - start)) if start < rest else 0
-        placed[role] = pools.other[start : start + count] or pools.other[-1:]
-        start += count
-    return placed
+    def _holds_all(self, devices: Devices) -> bool:
+        """Whether devices hold the weights of all models, shared out, and room for a cache."""
+        whole = sum(model.weight_bytes for model in self.roles.models.values()) / len(devices)
+        return whole <= _WEIGHTS_FILL * self.cluster.device_type(devices[0]).memory_bytes
 
 
 def _split_pools(
@@ -164,11 +160,6 @@ def _split_pools(
         return Pools(devices[:train], (), devices[train : train + other])
     start = train + other
     return Pools(devices[:train], devices[start : start + generate], devices[train:start])
-
-
-def _set(placed: dict[Role, Devices], role: Role, devices: Devices) -> None:
-    if role in placed:
-        placed[role] = devices
 
 
 def _count(number: float | None) -> int | None:

@@ -24,7 +24,7 @@ _USUAL_NETWORK: Final = {
     "A800-80G": "InfiniBand-4x200G",
     "GB200": "InfiniBand-4x400G",
 }
-"""Between nodes, as vendors and clouds sell them; eight adapters of 400 Gbit/s for newer devices."""
+"""Between nodes, as vendors and clouds sell them; newer devices have eight of 400 Gbit/s."""
 _NEWER_NETWORK: Final = "InfiniBand-8x400G"
 _PLAIN_NETWORK: Final = "InfiniBand-2x200G"
 _SLOW_NETWORK: Final = "Ethernet-100G"

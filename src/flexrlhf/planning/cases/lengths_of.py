@@ -27,8 +27,8 @@ def lengths_of(case: Case, taken: Assumptions, *, usual_limit: float = 1024.0) -
     """Returns the lengths that a case states, or that follow from a rule.
 
     A mean that is not stated is where a natural scale and the limit meet, 1 / (1/limit + 1/scale):
-    256 tokens for prompts, 1,200 for responses; with tools, 350 tokens for each turn that is allowed. Prompt and response together are 128 tokens of
-    prompt, at most half, and the rest.
+    256 tokens for prompts, 1,200 for responses; with tools, 350 tokens for each turn that is
+    allowed. Prompt and response together are 128 tokens of prompt, at most half, and the rest.
     """
     total = case.number("sequence_tokens_total")
     if total is not None and case.number("response_tokens_mean") is None:

@@ -7,8 +7,10 @@ from dataclasses import replace
 from typing import Final
 
 from flexrlhf.core.names import Role
+from flexrlhf.core.timeline import Share
 from flexrlhf.planning.cases.assumptions import Assumptions
 from flexrlhf.planning.cases.case import Case
+from flexrlhf.planning.cases.comparisons import COMPARISONS
 from flexrlhf.planning.cases.course import Course, course_of, largest_batch
 from flexrlhf.planning.cases.memory_measures import fits, largest_model, peak_gigabytes
 from flexrlhf.planning.cases.setting import Setting, setting_of
@@ -17,7 +19,6 @@ from flexrlhf.planning.costs.lengths import Lengths
 
 _USUAL_STEPS: Final = 100
 _VALIDATION_SAMPLES: Final = 512
-_BASELINE: Final = "DeepSpeed-Chat"
 _OWN_ACCURACY: Final = {
     "cost_model_mape": 0.15,
     "cost_model_max_error": 0.6,
@@ -41,8 +42,8 @@ def answer(case: Case, taken: Assumptions, *, calibration: Calibration | None = 
     if metric in _OWN_ACCURACY:
         taken.note("about the cost model itself: what docs/planner-accuracy.md shows of ours")
         return _OWN_ACCURACY[metric]
-    if metric in _COMPARISONS:
-        return _COMPARISONS[metric](case, taken, calibration)
+    if metric in COMPARISONS:
+        return COMPARISONS[metric](case, taken, calibration)
     setting = setting_of(case, taken, calibration=calibration)
     if metric in _MEMORY:
         return _MEMORY[metric](setting)
@@ -144,7 +145,7 @@ def _teraflops(course: Course, *, factor: float, seconds: float) -> float:
     return _flops(course, factor=factor) / seconds / course.setting.num_devices / 1e12
 
 
-def _fraction(stage: str) -> Measure:
+def _fraction(stage: Share) -> Measure:
     def measure(course: Course, _: Assumptions) -> float:
         if course.setting.leaves_out_scoring:
             # Figure 7 shows generation and training as parts of their own sum.
@@ -221,68 +222,4 @@ _MEMORY: Final[Mapping[str, Callable[[Setting], float]]] = {
     "max_model_params": largest_model,
     "fits": fits,
     "peak_memory": peak_gigabytes,
-}
-
-Comparison = Callable[[Case, Assumptions, Calibration | None], float]
-
-
-def _both(case: Case, taken: Assumptions, calibration: Calibration | None) -> tuple[Course, Course]:
-    """The course of a case, and that of what it is compared with."""
-    versus = case.variant.get("versus", "")
-    baseline = {**case.words, "system": versus or _BASELINE, "strategy": "colocated"}
-    baseline = {key: word for key, word in baseline.items() if key != "generation_engine"}
-    taken.note(f"compared with {versus or _BASELINE}, colocated")
-    other = replace(case, words=baseline)
-    return (
-        course_of(setting_of(case, taken, calibration=calibration)),
-        course_of(setting_of(other, Assumptions(), calibration=calibration)),
-    )
-
-
-def _rate(course: Course) -> float:
-    return course.setting.request.workload.num_samples / course.iteration_s
-
-
-def _speedup(case: Case, taken: Assumptions, calibration: Calibration | None) -> float:
-    own, other = _both(case, taken, calibration)
-    return _rate(own) / _rate(other)
-
-
-def _per_cost(case: Case, taken: Assumptions, calibration: Calibration | None) -> float:
-    own, other = _both(case, taken, calibration)
-    prices = [c.setting.request.cluster.price_per_hour() for c in (own, other)]
-    if prices[0] is None or prices[1] is None:
-        taken.note("no price is known: devices cost the same")
-        prices = [float(own.setting.num_devices), float(other.setting.num_devices)]
-    assert prices[0] is not None
-    assert prices[1] is not None
-    return _rate(own) / prices[0] / (_rate(other) / prices[1])
-
-
-def _scaling(case: Case, taken: Assumptions, calibration: Calibration | None) -> float:
-    own = course_of(setting_of(case, taken, calibration=calibration))
-    few = min(8, own.setting.num_devices)
-    numbers = {k: v for k, v in case.numbers.items() if not k.startswith("n_gpus")}
-    taken.note(f"scaling from {few} devices")
-    smaller = replace(case, numbers=numbers | {"n_gpus": float(few)})
-    base = course_of(setting_of(smaller, Assumptions(), calibration=calibration))
-    return _rate(own) / _rate(base) * few / own.setting.num_devices
-
-
-def _less_generation(case: Case, taken: Assumptions, calibration: Calibration | None) -> float:
-    own, other = _both(case, taken, calibration)
-    return 1 - own.generation_s() / other.generation_s()
-
-
-def _less_sync(case: Case, taken: Assumptions, calibration: Calibration | None) -> float:
-    own, other = _both(case, taken, calibration)
-    return other.stage_s("sync") - own.stage_s("sync")
-
-
-_COMPARISONS: Final[Mapping[str, Comparison]] = {
-    "speedup": _speedup,
-    "speedup_per_cost": _per_cost,
-    "scaling_efficiency": _scaling,
-    "generation_time_reduction": _less_generation,
-    "weight_sync_time_reduction": _less_sync,
 }

@@ -10,7 +10,8 @@ from flexrlhf.core.names import StrategyName
 from flexrlhf.planning.cases.assumptions import Assumptions
 from flexrlhf.planning.cases.case import Case
 from flexrlhf.planning.cases.degrees import DegreeRules
-from flexrlhf.planning.cases.devices import place, pools_of, strategy_of
+from flexrlhf.planning.cases.devices import Placing, pools_of, strategy_of
+from flexrlhf.planning.cases.facts import Facts
 from flexrlhf.planning.cases.hardware import hardware_of
 from flexrlhf.planning.cases.lengths_of import CaseLengths, lengths_of
 from flexrlhf.planning.cases.roles import roles_of
@@ -73,8 +74,9 @@ class Setting:
 
     @property
     def times_two_stages(self) -> bool:
-        """Whether the source times making experience and training only, so that scoring counts as
-        generation: benchmarks that state both the engine and its batch do.
+        """Whether scoring counts as generation, since the source times two stages only.
+
+        Benchmarks that state both the engine and its batch do.
         """
         case = self.case
         is_stated = case.word("generation_engine") and case.number("generation_batch_per_gpu")
@@ -103,9 +105,9 @@ def setting_of(
     pools = pools_of(case, strategy, cluster, taken)
     roles = roles_of(case, system, taken, is_apart=bool(pools.generate))
     workload, fills = _workload(case, system, strategy, taken, cluster.num_devices)
-    devices = place(strategy, roles.spec, cluster, pools, case, system, roles.models)
-    rules = DegreeRules(case, system, cluster, roles.models, workload, taken, fills)
-    degrees = rules.degrees(devices)
+    devices = Placing(case, system, cluster, roles).devices(strategy, pools)
+    facts = Facts(case, system, cluster, roles.models, workload, taken, fills_memory=fills)
+    degrees = DegreeRules(facts).degrees(devices)
     if calibration is None:
         calibration = class_of(
             cluster.device_type(0).name if hardware.is_stated else None,

@@ -1,8 +1,8 @@
-"""How the published systems behave: structure that their documents and code state, nothing fitted.
+"""How the published systems behave: structure from their documents and code, nothing fitted.
 
-Sources: DeepSpeed-Chat's and trlX's repositories of 2023; FlexRLHF's released code; OpenRLHF, README
-and commit 0baf3dd; ReaL, arXiv 2406.14088; verl's documentation; NeMo-RL, recipes of v0.6; prime-rl,
-commit 559b447.
+Sources: DeepSpeed-Chat's and trlX's repositories of 2023; FlexRLHF's released code; OpenRLHF,
+README and commit 0baf3dd; ReaL, arXiv 2406.14088; verl's documentation; NeMo-RL, recipes of v0.6;
+prime-rl, commit 559b447.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ _SYSTEMS: Final = (
     ),
     System("NeMo-Aligner", 2023, backend="megatron"),
     System("TensorRT-LLM", 2023, backend="megatron"),
-    System("OpenRLHF", 2024, pads=True, micro_batch_tokens=1024, rolls_in_parts=True),
+    System("OpenRLHF", 2024, pads=True, micro_batch_tokens=512, rolls_in_parts=True),
     System("ReaL", 2024, backend="megatron", generator="own"),
     System("ReaL-Heuristic", 2024, backend="megatron", generator="own"),
     System("HybridFlow", 2024),

@@ -31,7 +31,7 @@ class Calibration:
     """Seconds in which the host launches one operation; devices wait where it takes longer than
     their work. Source: PyTorch eager, 5 to 30 microseconds with the Python of a model around it."""
     collective_s: float = 3.0e-5
-    """Seconds by which a collective costs more than its ring: launch, and members that come late."""
+    """Seconds that a collective takes beside its ring: launch, and members that come late."""
     decode_layer_s: float = 1.5e-5
     """Seconds per layer of a decode step whose launches are captured, beside its traffic."""
     step_s: float = 2.0e-3
