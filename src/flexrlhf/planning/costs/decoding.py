@@ -121,13 +121,13 @@ class Decoder:
     def _weights_read(self, batch: float) -> float:
         """Parameters that a step touches: of the experts only those that some token chose."""
         shape = self.model.shape
-        if not shape.experts:
-            return float(
-                shape.num_params - (0 if shape.tied_embeddings else shape.embedding_params)
-            )
-        idle = (1 - shape.experts_per_token / shape.experts) ** batch
-        always = shape.num_active_params
-        return always + (shape.num_params - always) * (1 - idle)
+        total = shape.num_params - (0 if shape.tied_embeddings else shape.embedding_params)
+        idle = shape.experts - shape.experts_per_token
+        if idle <= 0:
+            return float(total)
+        experts = (shape.num_params - shape.num_active_params) * shape.experts / idle
+        unmet = (1 - shape.experts_per_token / shape.experts) ** batch
+        return total - experts * unmet
 
     def _gathered(self, work_s: float) -> float:
         """Adds the gather of all weights, where each step needs one."""

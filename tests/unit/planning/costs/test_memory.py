@@ -1,0 +1,86 @@
+"""Bytes of a role against counts by hand."""
+
+from __future__ import annotations
+
+import pytest
+
+from flexrlhf.planning.costs.held_model import HeldModel
+from flexrlhf.planning.costs.layout import Layout
+from flexrlhf.planning.costs.memory import (
+    Engine,
+    generation_bytes,
+    resting_bytes,
+    score_bytes,
+    train_bytes,
+)
+from flexrlhf.planning.costs.shape_catalogue import shape_named
+
+PARAMS = 6_738_415_616  # LLaMA 7B, as published
+SHAPE = shape_named("llama-7b")
+
+
+@pytest.mark.parametrize(
+    ("stage", "weights", "optimizer"),
+    [(0, 1, 1), (1, 1, 8), (2, 1, 8), (3, 8, 8)],
+)
+def test_zero_shares_what_its_stage_says(stage, weights, optimizer):
+    model = HeldModel(SHAPE, is_trained=True)
+    found = resting_bytes(model, Layout(data=8, shard=8, zero_stage=stage))
+    assert found["weights"] == pytest.approx(2 * PARAMS / weights)
+    assert found["optimizer"] == pytest.approx(12 * PARAMS / optimizer)
+
+
+def test_an_offloaded_optimiser_takes_no_device_memory():
+    model = HeldModel(SHAPE, is_trained=True)
+    assert "optimizer" not in resting_bytes(model, Layout(offload=True))
+
+
+def test_four_unsharded_7b_models_take_the_54_gb_of_the_digest():
+    whole = resting_bytes(HeldModel(SHAPE), Layout())["weights"]
+    assert 4 * whole == pytest.approx(53.9e9, rel=0.001)
+
+
+def test_the_cache_of_a_7b_model_is_half_a_mebibyte_per_token():
+    # kipp.ly: 2 * layers * heads * head width * 2 bytes = 0.5 MiB
+    found = generation_bytes(HeldModel(SHAPE), Layout(), Engine(), samples=3, tokens=100)
+    assert found["cache"] == 3 * 100 * 2**19
+
+
+def test_a_split_cache_is_cut_by_its_heads_at_most():
+    shape = shape_named("llama2-70b")  # 8 key-value heads
+    model, engine = HeldModel(shape), Engine(mode="tensor_parallel", tensor=16)
+    found = generation_bytes(model, Layout(data=16), engine, samples=1, tokens=1)
+    assert found["cache"] == 2 * 80 * 8 * 128 * 2 / 8
+
+
+def test_weights_gathered_for_every_token_keep_two_layers():
+    model, layout = HeldModel(SHAPE), Layout(data=8, shard=8, zero_stage=3)
+    found = generation_bytes(model, layout, Engine(mode="per_token"), samples=1, tokens=1)
+    assert found["gathered layers"] == pytest.approx(2 * 2 * PARAMS / 32)
+    assert "engine weights" not in found
+
+
+def test_recomputation_keeps_a_layers_input_and_one_whole_layer():
+    model = HeldModel(SHAPE, head="value", is_trained=True)
+    found = train_bytes(model, Layout(), tokens=256, logit_tokens=1024)
+    inputs = 32 * 256 * 4096 * 2
+    # Two norms in and out, queries, keys, values and output, four of the MLP's width.
+    one_layer = 256 * (4 * 4096 + 4 * 4096 + 4 * 11008) * 2
+    assert found["activations"] == inputs + one_layer
+
+
+def test_without_recomputation_every_layer_is_kept_whole():
+    model = HeldModel(SHAPE, head="value", is_trained=True, recomputes=False)
+    found = train_bytes(model, Layout(), tokens=256, logit_tokens=1024)
+    assert found["activations"] == 32 * 256 * (8 * 4096 + 4 * 11008) * 2
+
+
+def test_logits_of_a_chunked_loss_are_those_of_a_chunk():
+    model = HeldModel(SHAPE, is_trained=True)
+    found = train_bytes(model, Layout(), tokens=8192, logit_tokens=1024)
+    assert found["logits"] == 1024 * 32000 * 10
+
+
+def test_a_value_head_has_no_logits():
+    found = score_bytes(HeldModel(SHAPE, head="value"), Layout(), tokens=8192, logit_tokens=1024)
+    assert "logits" not in found
