@@ -150,6 +150,7 @@ def test_configs_pass_a_dry_run(
     for model in ("policy", "reward"):
         Path("models", model).symlink_to(tokenizer_folder)
     Path("prompts.jsonl").write_text('{"prompt": "a b", "answer": "1"}\n')
+    Path("base.py").write_text("def score(completions): ...\n")
     for other in blocks(page):
         if other.file_name:
             Path(other.file_name).write_text(other.text)
@@ -161,7 +162,7 @@ def test_configs_pass_a_dry_run(
             "algorithm": {"name": "grpo"},
             "model": {"actor": {"path": "models/policy"}},
             "data": {"prompts": {"path": "prompts.jsonl"}},
-            "reward": {"functions": [{"name": "math"}]},
+            "reward": {"functions": [{"path": "base.py:score"}]},
         }
         config = build_config(base | document)
     assert "colocated" in app.dry_run(resolve(config))
