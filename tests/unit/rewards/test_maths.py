@@ -26,6 +26,11 @@ from flexrlhf.learning.rewards.maths_check import check
         ("She has 2 + 2 = <<2+2=4>>4 eggs.\n#### 4", "#### 4"),
         ("x + 1", r"\boxed{1 + x}"),
         (r"\{1, 2\}", r"$\{2, 1\}$"),
+        ("-28", "The answer is -28."),
+        ("-1/2", r"\boxed{-\frac{2}{4}}"),
+        ("80", "61 + 19 = 80"),
+        ("0.25", "1/4"),
+        ("2*3", "3*2"),
     ],
 )
 def test_equal_answers(right, text):
@@ -36,6 +41,21 @@ def test_equal_answers(right, text):
     ("right", "text"), [("42", "43"), ("42", ""), ("42", "<answer>41</answer> 42"), ("1/3", "0.3")]
 )
 def test_other_answers(right, text):
+    assert check((right, text)) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("right", "text"),
+    [
+        ("80", "The final answer to the given arithmetic problem is 61 + 19."),
+        ("-28", "15 - 43"),
+        ("8", "$2^3$"),
+        ("12", r"\boxed{3 \cdot 4}"),
+        ("4", r"$\sqrt{16}$"),
+    ],
+)
+def test_a_calculation_is_no_answer(right, text):
+    """SmolLM2 learnt within ten iterations to repeat the question, which equals its answer."""
     assert check((right, text)) == 0.0
 
 

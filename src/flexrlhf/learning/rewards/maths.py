@@ -11,8 +11,9 @@ class MathReward(ChildReward):
     r"""1 for an answer equal to the row's, 0 for any other, as math-verify judges it.
 
     The answer is taken from `<answer>...</answer>`, `\boxed{...}`, or the last expression of the
-    text. A row whose own answer is nothing mathematical gets nan. An answer that takes longer than
-    the deadline counts as wrong.
+    text. Where the row's answer is a number, one that leaves something to calculate, such as
+    `61 + 19` for 80, is wrong. A row whose own answer is nothing mathematical gets nan. An answer
+    that takes longer than the deadline counts as wrong.
     """
 
     name = "math"

@@ -13,6 +13,7 @@ from functools import lru_cache
 from typing import Any
 
 import math_verify
+import sympy
 
 from flexrlhf.learning.data.child_process import serve
 
@@ -26,6 +27,9 @@ _ANSWER_TAGS = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
 def check(request: tuple[str, str]) -> float | None:
     """Returns 1.0 when the answer of a text equals the right one, else 0.0.
 
+    Where the right answer is a number, a calculation that gives it is no answer: a policy soon
+    finds out that it may repeat the question `61 + 19`.
+
     Args:
         request: the right answer, and the text to judge.
 
@@ -38,6 +42,8 @@ def check(request: tuple[str, str]) -> float | None:
         return None
     tagged = _ANSWER_TAGS.findall(text)
     given = _parse(_in_box(tagged[-1]) if tagged else text)
+    if given and _is_value(gold[0]) and not _is_value(given[0]):
+        return 0.0
     return float(math_verify.verify(gold, given, timeout_seconds=None))
 
 
@@ -57,6 +63,24 @@ def _in_box(answer: str) -> str:
 def _parse(text: str) -> list[Any]:
     # The parent's deadline stands in for the parser's own, which needs the main thread's signals.
     return math_verify.parse(text, _CONFIG, parsing_timeout=None)  # pyright: ignore[reportArgumentType]
+
+
+def _is_value(answer: object) -> bool:
+    """Says whether nothing is left to calculate: a number, or a fraction of two."""
+    if isinstance(answer, sympy.Number):
+        return True
+    if not isinstance(answer, sympy.Mul):
+        return False
+    above = [factor for factor in answer.args if isinstance(factor, sympy.Number)]
+    below = [
+        factor
+        for factor in answer.args
+        if isinstance(factor, sympy.Pow)
+        and factor.exp == -1
+        and isinstance(factor.base, sympy.Number)
+    ]
+    is_fraction = len(above) + len(below) == len(answer.args) and len(below) <= 1
+    return is_fraction and sum(abs(factor) != 1 for factor in above) <= 1
 
 
 if __name__ == "__main__":
