@@ -9,7 +9,7 @@ PIP_OPTIONS ?=
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt $(PIP_OPTIONS)
 WHEELS := .cache/wheels
 
-.PHONY: demo demo-seeds smollm2 test check chaos lint types contracts docs clean
+.PHONY: demo demo-seeds smollm2 test check accuracy chaos lint types contracts docs clean
 
 $(VENV)/.train: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -54,6 +54,9 @@ test: lint types contracts
 
 chaos: $(VENV)/.dev
 	OMP_NUM_THREADS=1 $(BIN)/pytest -q -m chaos
+
+accuracy: $(VENV)/.train
+	$(BIN)/python benchmarks/accuracy/accuracy.py
 
 docs: $(VENV)/.dev
 	$(BIN)/python -m flexrlhf.config.reference

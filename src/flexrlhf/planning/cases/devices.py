@@ -15,13 +15,11 @@ from flexrlhf.planning.cases.vocabulary import STRATEGIES
 from flexrlhf.planning.cluster.cluster import Cluster
 
 _APART: Final = ("disaggregated", "async_disaggregated", "split")
-_ON_THEIR_OWN: Final = ("critic", "reference", "reward")
-"""Roles that share the devices which neither generate nor train the actor."""
 _WEIGHTS_FILL: Final = 0.8
-_ENGINE_SHARE: Final = 4
-"""Of a split's devices every fourth generates, one in eight is for each role that is not the actor.
-An assumption: sources that name a split give reference and reward 1 of 8 devices each and the
-engine 2 of 8; that the actor has more than the critic explains the times best."""
+_SPLIT: Final = {"critic": 2, "reference": 1, "reward": 1}
+_SPLIT_ENGINE: Final = 4
+"""Eighths of a split's devices for roles beside the actor, and its engine's part: every fourth.
+Source: OpenRLHF's benchmark, 1:1:2:2:2 for reference, reward, actor, critic and engine."""
 
 Devices = tuple[int, ...]
 
@@ -120,13 +118,14 @@ class Placing:
     def _on_their_own(self, pools: Pools) -> Mapping[Role, Devices]:
         """Critic, reference and reward on devices of their own, as far as these go round."""
         spec = self.roles.spec
-        present: list[Role] = [r for r in spec.models if kind_of(r) in _ON_THEIR_OWN and r != OLD]
+        present: list[Role] = [r for r in spec.models if kind_of(r) in _SPLIT and r != OLD]
         placed: dict[Role, Devices] = dict.fromkeys(spec.roles, pools.train)
         start, total = 0, len(pools.other)
+        parts = [_SPLIT[kind_of(role)] for role in present]
         for number, role in enumerate(present):
             stated = self.case.number(f"gpus_{role}")
-            even = max(1, (total - start) // (len(present) - number))
-            count = min(int(stated) if stated else even, total - start)
+            share = max(1, (total - start) * parts[number] // sum(parts[number:]))
+            count = min(int(stated) if stated else share, total - start)
             placed[role] = pools.other[start : start + count] or pools.other[-1:]
             start += count
         return placed
@@ -147,11 +146,11 @@ def _split_pools(
     total = len(devices)
     if generate is None:
         free = total - (train or 0) - (other or 0)
-        generate = max(1, total // _ENGINE_SHARE if None in (train, other) else free)
+        generate = max(1, total // _SPLIT_ENGINE if None in (train, other) else free)
         taken.take("n_gpus_generate", generate, "a quarter, or what is left")
     if train is None:
-        train = max(1, total - generate - (total * 3 // 8 if other is None else other))
-        taken.take("n_gpus_train", train, "three eighths, or what is left")
+        train = max(1, total - generate - (total // 2 if other is None else other))
+        taken.take("n_gpus_train", train, "a quarter, or what is left")
     if other is None:
         other = max(0, total - train - generate)
     train = max(1, min(train, total - 1))

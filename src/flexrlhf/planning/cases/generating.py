@@ -65,9 +65,8 @@ class GenerationRules:
             placed = self._transformers(placed, room)
         tensor = placed.generation_tensor_parallel or placed.tensor_parallel
         most = self._most_samples(kind, placed, tensor)
-        in_rounds = kind == "transformers" or (
-            self.facts.system.rolls_in_parts and most is not None
-        )
+        sends_parts = self.facts.case.number("generation_batch_per_gpu") is not None
+        in_rounds = kind == "transformers" or (self.facts.system.rolls_in_parts and sends_parts)
         launches = self._launches(kind, tensor)
         return placed, Engine(
             continuous=not in_rounds,
@@ -75,9 +74,13 @@ class GenerationRules:
             copies_cache=kind == "transformers",
             most_samples=most,
             shares_prompts=kind == "serving",
-            has_own_copy=kind == "serving" and role == "actor",
+            has_own_copy=kind == "serving" and role == "actor" and self._trains,
             takes_buckets=self.facts.case.variant.get("checkpoint_engine") != "off",
         )
+
+    @property
+    def _trains(self) -> bool:
+        return any(model.is_trained for model in self.facts.models.values())
 
     def _launches(self, kind: str, tensor: int) -> int:
         if kind == "serving" and tensor > 1 and self.facts.system.year == _UNCAPTURED_YEAR:

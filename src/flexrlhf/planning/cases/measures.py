@@ -80,8 +80,13 @@ def _run_s(course: Course, taken: Assumptions) -> float:
 
 
 def _wait_s(course: Course, _: Assumptions) -> float:
-    is_apart = "shadow_actor" in course.setting.plan.placement
-    return course.trainer_idle_s() if is_apart else course.stage_s("generate")
+    """What is not hidden; at least the first samples after new weights have to be generated."""
+    setting = course.setting
+    if "shadow_actor" not in setting.plan.placement:
+        return course.stage_s("generate")
+    fetched = setting.case.variant.get("require_batches", "")
+    first = int(fetched) / setting.request.workload.mini_batches if fetched.isdecimal() else 0.0
+    return max(course.trainer_idle_s(), min(1.0, first) * course.stage_s("generate"))
 
 
 def _overhead_s(course: Course, _: Assumptions) -> float:

@@ -54,7 +54,7 @@ def roles_of(case: Case, system: System, taken: Assumptions, *, is_apart: bool) 
         shape = shapes.get("actor" if role == OLD else kind)
         if shape is None:
             continue
-        is_trained = role in spec.trained
+        is_trained = role in spec.trained and not is_engine
         models[role] = HeldModel(
             shape_named(shape),
             head="value" if kind in ("critic", "reward") else "language_model",

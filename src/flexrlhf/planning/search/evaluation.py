@@ -74,12 +74,25 @@ def evaluate(
 
 
 def prepare(
-    request: PlanRequest, plan: Plan, rollout_micro_batches: int, *, requires_fit: bool = True
+    request: PlanRequest,
+    plan: Plan,
+    rollout_micro_batches: int,
+    *,
+    held: Iterable[Role] | None = None,
+    requires_fit: bool = True,
 ) -> Prepared:
-    """Returns a plan with the largest micro-batches that fit, and whether it fits."""
+    """Returns a plan with the largest micro-batches that fit, and whether it fits.
+
+    Args:
+        request: what is placed.
+        plan: all roles, or those of one pool.
+        rollout_micro_batches: parts that are generated and scored on their own.
+        held: every role that has a place, where the plan is that of a pool.
+        requires_fit: as for `evaluate`.
+    """
     memory, roles, concurrent = _filled(
         request,
-        _placed_roles(request, plan),
+        _placed_roles(request, plan, held or plan.placement),
         rollout_micro_batches,
         least=1 if requires_fit else None,
     )
@@ -188,8 +201,8 @@ def pass_sizes(request: PlanRequest, placed: PlacedRole) -> tuple[int, ...]:
     return (*(2**i for i in range(most.bit_length()) if 2**i < most), most)
 
 
-def _placed_roles(request: PlanRequest, plan: Plan) -> list[PlacedRole]:
-    placed = [placed_role(request, plan.placement, r, place) for r, place in plan.placement.items()]
+def _placed_roles(request: PlanRequest, plan: Plan, held: Iterable[Role]) -> list[PlacedRole]:
+    placed = [placed_role(request, held, r, place) for r, place in plan.placement.items()]
     return [role for role in placed if role is not None]
 
 
@@ -212,7 +225,7 @@ def _filled(
             share = max(1, -(-samples // (parts * replicas)))
             share = min(share, placed.engine.most_samples or share)
             found = bare.largest_samples(placed, "generate", fill=request.memory_fill, most=share)
-            if least is None and not placed.engine.continuous:
+            if least is None and placed.engine.copies_cache:
                 found = share  # a batch that was generated has fitted
             concurrent = float(found or least or share)
             at_once = concurrent * replicas

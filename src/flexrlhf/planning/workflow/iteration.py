@@ -12,7 +12,7 @@ from typing import Literal
 
 from flexrlhf.core.algorithm_specs import AlgorithmSpec, ScoreStep
 from flexrlhf.core.errors import PlanError
-from flexrlhf.core.names import SHADOWS, Role
+from flexrlhf.core.names import SHADOWS, Role, kind_of
 from flexrlhf.planning.placement.plan import Plan
 from flexrlhf.planning.workflow.graph import Graph, Task
 from flexrlhf.planning.workflow.graph_builder import GraphBuilder
@@ -184,7 +184,8 @@ class _IterationGraph:
             )
             self._graph.add(micro_batch, after=[] if earlier is None else [earlier])
             if epoch == 0:  # A later epoch finds its samples where the first one had them.
-                self._graph.hand_over(batch, [micro_batch], f"batch/mini{mini_batch}/{index}")
+                label = f"batch/{role}" if kind_of(role) != role else "batch"  # one of several
+                self._graph.hand_over(batch, [micro_batch], f"{label}/mini{mini_batch}/{index}")
             micro_batches.append(micro_batch)
         return self._graph.add(step, after=micro_batches)
 
