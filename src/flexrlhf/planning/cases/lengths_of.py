@@ -10,7 +10,7 @@ from flexrlhf.planning.cases.case import Case
 from flexrlhf.planning.costs.lengths import Lengths
 
 _PROMPT_SCALE: Final = 256.0
-_RESPONSE_SCALE: Final = 1400.0
+_RESPONSE_SCALE: Final = 1000.0
 _TOKENS_PER_TURN: Final = 300.0
 _SHORT_PROMPT: Final = 128.0
 
@@ -27,7 +27,7 @@ def lengths_of(case: Case, taken: Assumptions, *, usual_limit: float = 1024.0) -
     """Returns the lengths that a case states, or that follow from a rule.
 
     A mean that is not stated is where a natural scale and the limit meet, 1 / (1/limit + 1/scale):
-    256 tokens for prompts, 1,400 for responses; with tools, 300 tokens for each turn that is
+    256 tokens for prompts, 1,000 for responses; with tools, 300 tokens for each turn that is
     allowed. Prompt and response together are 128 tokens of prompt, at most half, and the rest.
     """
     total = case.number("sequence_tokens_total")

@@ -173,11 +173,22 @@ def _workload(
             mini_batches=mini_batches,
             epochs=1 if case.metric == "run_time" else case.count("epochs"),
             logit_tokens=float("inf") if system.pads else 1024.0,
-            sequence_split=case.count("cp_train"),
+            sequence_split=_sequence_split(case, system, lengths, taken),
             speedup=0.5 if case.word("algorithm") == "remax" else 1.0,
         ),
         fills,
     )
+
+
+def _sequence_split(case: Case, system: System, lengths: CaseLengths, taken: Assumptions) -> int:
+    """Replicas that share a sequence: as stated, or as many as its tokens ask for."""
+    if case.number("cp_train") is not None:
+        return case.count("cp_train")
+    longest = lengths.prompt.longest + lengths.response.longest
+    split = 1
+    while longest / split > system.micro_batch_tokens and not system.pads:
+        split *= 2
+    return split if split == 1 else taken.take("cp_train", split, "the longest sequence")
 
 
 def _padded(system: System, lengths: CaseLengths) -> CaseLengths:

@@ -53,14 +53,23 @@ class Decoder:
         weights_s = self._weights_read(tokens) * self._width / self.engine.tensor / self._bandwidth
         return max(products_s, launches_s, weights_s) + self._reduce_s(tokens)
 
-    def decode_s(self, samples: float, limit: float, prompt: Lengths, response: Lengths) -> float:
-        """Returns the seconds of all decode steps for `samples` sequences.
+    def decode_s(
+        self,
+        samples: float,
+        limit: float,
+        prompt: Lengths,
+        response: Lengths,
+        *,
+        replicas: int = 1,
+    ) -> float:
+        """Returns the seconds until the last of all replicas has generated its sequences.
 
         Args:
             samples: sequences of this replica.
             limit: sequences that its cache holds at once.
             prompt: tokens before.
             response: tokens to generate.
+            replicas: that generate as many sequences each; the longest of all is on one of them.
         """
         at_once = min(samples, limit)
         if at_once <= 0:
@@ -78,7 +87,8 @@ class Decoder:
         for steps, running in tail:
             seconds += steps * self.step_s(running, prompt.mean + generated + steps / 2)
             generated += steps
-        return seconds
+        rest = response.longest_of(samples * replicas) - generated
+        return seconds + max(0.0, rest) * self.step_s(1, prompt.mean + generated + rest / 2)
 
     def step_s(self, batch: float, context: float) -> float:
         """Returns the seconds of one decode step.

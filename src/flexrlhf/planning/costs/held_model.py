@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Final, Literal
 
 from flexrlhf.planning.costs.shape import ModelShape
@@ -25,7 +26,7 @@ _MASTER_BYTES: Final = 4
 """A float32 copy beside weights of fewer bits. Source: the same."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)  # without slots, so that sums that a search asks for often stay
 class HeldModel:
     """One role's model and how it is held."""
 
@@ -39,7 +40,7 @@ class HeldModel:
     recomputes: bool = True
     """Activations are computed again in the backward pass."""
 
-    @property
+    @cached_property
     def num_params(self) -> float:
         """Parameters, the head that it has included and the one that it lacks left out."""
         shape = self.shape
@@ -47,35 +48,35 @@ class HeldModel:
         lacks = shape.head_params if self.head == "value" else 0
         return shape.num_params + head - lacks + self._adapter_params
 
-    @property
+    @cached_property
     def trainable_params(self) -> float:
         """Parameters that have a gradient; 0 for a frozen role."""
         if not self.is_trained:
             return 0.0
         return float(self._adapter_params) if self.lora_rank else self.num_params
 
-    @property
+    @cached_property
     def weight_bytes(self) -> float:
         """Bytes of the weights."""
         return self.num_params * DTYPE_BYTES[self.weight_dtype]
 
-    @property
+    @cached_property
     def gradient_bytes(self) -> float:
         """Bytes of the gradients, held like the weights."""
         return self.trainable_params * DTYPE_BYTES[self.weight_dtype]
 
-    @property
+    @cached_property
     def optimizer_bytes(self) -> float:
         """Bytes of AdamW's state."""
         master = _MASTER_BYTES if DTYPE_BYTES[self.weight_dtype] < _MASTER_BYTES else 0
         return self.trainable_params * (_MOMENT_BYTES + master)
 
-    @property
+    @cached_property
     def has_vocabulary_head(self) -> bool:
         """Whether a forward pass ends in logits over the vocabulary."""
         return self.head != "value"
 
-    @property
+    @cached_property
     def _adapter_params(self) -> int:
         is_adapted = self.is_trained and self.lora_rank
         return self.shape.lora_params(self.lora_rank) if is_adapted and self.lora_rank else 0

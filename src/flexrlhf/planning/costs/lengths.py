@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise
 from statistics import NormalDist
 from typing import Final
@@ -15,7 +16,7 @@ NUM_QUANTILES: Final = 32
 """Equally likely lengths by which a distribution is held; enough for 1 % of a sum of steps."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)  # without slots, so that sums that a search asks for often stay
 class Lengths:
     """Tokens of a sequence, as equally likely values in ascending order.
 
@@ -77,17 +78,17 @@ class Lengths:
         picked = tuple(ordered[int((i + 0.5) * step)] for i in range(NUM_QUANTILES))
         return cls(picked, limit=ordered[-1])
 
-    @property
+    @cached_property
     def mean(self) -> float:
         """Tokens of a sequence on average."""
         return sum(self.quantiles) / len(self.quantiles)
 
-    @property
+    @cached_property
     def longest(self) -> float:
         """Tokens of the longest sequence that there may be."""
         return self.quantiles[-1] if self.limit is None else self.limit
 
-    @property
+    @cached_property
     def mean_square(self) -> float:
         """Mean of the squared length: what attention over whole sequences adds up."""
         return sum(value * value for value in self.quantiles) / len(self.quantiles)

@@ -21,6 +21,8 @@ Bytes = dict[str, float]
 
 _GATHERED_LAYERS: Final = 2
 """Layers whose gathered weights are alive at once: the one at work and the one prefetched."""
+_LIVE_GRADIENTS: Final = 0.5
+"""Part of a layer's activations whose gradients are alive at once: backward frees as it goes."""
 _LOGIT_COPIES: Final = 10
 """Bytes per logit in training: bfloat16 logits, float32 copy, float32 gradient."""
 
@@ -125,7 +127,13 @@ def train_bytes(model: HeldModel, layout: Layout, *, tokens: float, logit_tokens
         activations = in_flight * layers * tokens * shape.hidden * width + whole_layer
     else:
         activations = in_flight * layers * whole_layer
-    found = {"gradients": model.gradient_bytes / layout.gradient_parts, "activations": activations}
+    found = {
+        "gradients": model.gradient_bytes / layout.gradient_parts,
+        "activations": activations,
+        "activation gradients": _LIVE_GRADIENTS * whole_layer,
+    }
+    if layout.zero_stage >= 2 and layout.shard > 1:
+        found["whole gradients"] = model.gradient_bytes / shape.layers / layout.tensor
     if model.has_vocabulary_head:
         alive = min(tokens, logit_tokens)
         found["logits"] = alive * shape.vocab * _LOGIT_COPIES / layout.tensor

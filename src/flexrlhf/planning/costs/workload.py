@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 from flexrlhf.planning.costs.lengths import Lengths
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)  # without slots, so that sums that a search asks for often stay
 class Workload:
     """Samples of an iteration and how long they are."""
 
@@ -26,12 +27,12 @@ class Workload:
     speedup: float = 1.0
     """Factor by which generation is faster than the costs say: speculation, for example."""
 
-    @property
+    @cached_property
     def mean_tokens(self) -> float:
         """Tokens of a sequence, prompt and response, on average."""
         return self.prompt.mean + self.response.mean
 
-    @property
+    @cached_property
     def longest_tokens(self) -> float:
         """Tokens of the longest sequence."""
         return self.prompt.longest + self.response.longest
@@ -52,7 +53,7 @@ class Workload:
         share = samples * self.mean_tokens / owners
         return max(1.0, longest / share) if samples >= owners else 1.0
 
-    @property
+    @cached_property
     def mean_context(self) -> float:
         """Positions that a token of a whole sequence attends to, on average over tokens."""
         if self.mean_tokens == 0:

@@ -140,7 +140,13 @@ class PlanDurations:
         limit = min(self._concurrent, decoder.engine.most_samples or samples)
         rounds = 1.0 if decoder.engine.continuous else max(1.0, samples / limit)
         prefill_s = rounds * decoder.prefill_s(samples / shared / rounds, workload.prompt)
-        decode_s = decoder.decode_s(samples, limit, workload.prompt, workload.response)
+        decode_s = decoder.decode_s(
+            samples,
+            limit,
+            workload.prompt,
+            workload.response,
+            replicas=placed.engine_replicas,
+        )
         gather_s = self._gather_s(placed) / self._shape.rollout_micro_batches
         return Seconds((prefill_s + decode_s) / workload.speedup, gather_s)
 
