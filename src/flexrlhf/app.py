@@ -21,6 +21,7 @@ from flexrlhf.planning.placement.one_device import one_device_plan, require_one_
 from flexrlhf.planning.placement.plan import Plan, plans_document
 
 if TYPE_CHECKING:
+    from flexrlhf.planning.search.stage_plans import StagePlans
     from flexrlhf.runtime.datasets import RunData
     from flexrlhf.runtime.loop import Listener
     from flexrlhf.runtime.prompt_file import PromptContent
@@ -52,11 +53,22 @@ def plan(config: RunConfig) -> list[Plan]:
     Raises:
         PlanError: the strategy asked for cannot be had.
     """
-    return _plans(resolve(config))
+    config = resolve(config)
+    if _is_this_machine(config):
+        return _plans(config)
+    from flexrlhf.planning.search.stage_plans import stage_plans
+
+    found = stage_plans(config)
+    return [stage.ranked.best for stage in found] if config.stages else list(found[0].ranked.plans)
 
 
 def _stage_plan(config: RunConfig) -> Plan:
     return one_device_plan(spec_of(config), choices_of(placement_of(config)))
+
+
+def _is_this_machine(config: RunConfig) -> bool:
+    """Whether every stage runs here, where today one process has one device."""
+    return all(stage.cluster == "auto" for _, stage in config.stage_configs())
 
 
 def train(
@@ -150,6 +162,7 @@ def dry_run(config: RunConfig) -> str:
     """
     require_files(config)
     _require_packages("A dry run")
+    from flexrlhf.report.plan_text import plan_text
     from flexrlhf.runtime import stages
 
     plans = _plans(config)
@@ -160,22 +173,42 @@ def dry_run(config: RunConfig) -> str:
     return "\n".join([*parts, "# plan", plan_text(plan_document(config))])
 
 
-def plan_document(config: RunConfig) -> dict[str, Any]:
-    """Returns the document that `plan --json` prints."""
-    return plans_document(request_of(config), _plans(config))
+def plan_document(config: RunConfig, *, page: Path | None = None) -> dict[str, Any]:
+    """Returns the document that `plan --json` prints.
 
+    Under `stages` a run of several stages has the plans of each; `plans` are then their winners.
 
-def plan_text(document: Mapping[str, Any]) -> str:
-    """Returns the plans of a document as a short text."""
-    return "\n".join(
-        f"{entry['rank'] or '-'}. {entry['strategy']}: "
-        + ", ".join(
-            f"{role} on {placement['devices']}"
-            for role, placement in entry.get("placement", {}).items()
-        )
-        + f"\n   {entry['why']}"
-        for entry in document["plans"]
-    )
+    Args:
+        config: the run.
+        page: where the same goes as a page for people, if it is wanted.
+
+    Raises:
+        PlanError: nothing fits, or the strategy asked for cannot be had.
+        ConfigError: the page would show nothing, or its folder does not exist.
+        RunFailed: the page cannot be written.
+    """
+    config = resolve(config)
+    if page is not None:
+        _require_page(config, page)
+    if _is_this_machine(config):
+        return plans_document(request_of(config), _plans(config))
+    from flexrlhf.planning.search.stage_plans import stage_plans
+
+    found = stage_plans(config)
+    winners = [stage.ranked.best for stage in found]
+    if page is not None:
+        _write_plan_page(page, found)
+    if not config.stages:
+        ranked = found[0].ranked
+        return plans_document(request_of(config), ranked.plans, ranked.search)
+    stages = {
+        stage.name: {
+            "plans": [plan.to_json() for plan in stage.ranked.plans],
+            "search": dict(stage.ranked.search),
+        }
+        for stage in found
+    }
+    return plans_document(request_of(config), winners) | {"stages": stages}
 
 
 def predict(cases: Path | str, out: Path | str) -> str:
@@ -285,6 +318,41 @@ def _require_packages(needed_by: str) -> None:
 
 def _plans(config: RunConfig) -> list[Plan]:
     return [_stage_plan(stage) for _, stage in config.stage_configs()]
+
+
+def _require_page(config: RunConfig, page: Path) -> None:
+    """Checks before the search that a plan page has something to show and somewhere to be.
+
+    Raises:
+        ConfigError: it has not.
+    """
+    if _is_this_machine(config):
+        raise ConfigError(
+            "--html has nothing to show: with cluster: auto every role sits on this machine's one "
+            "device.",
+            "A page compares placements on a cluster that is described.",
+            "Describe one, for example: --set cluster=examples/clusters/one-8xA100-80G.yaml",
+        )
+    if page.is_dir() or not page.parent.is_dir():
+        raise ConfigError(
+            f"--html {page}: "
+            + ("this is a folder." if page.is_dir() else f"there is no folder {page.parent}."),
+            "It names a file in a folder that exists.",
+            "Choose another name, or make the folder first.",
+        )
+
+
+def _write_plan_page(page: Path, found: Sequence[StagePlans]) -> None:
+    from flexrlhf.report.plan_page import write_plan_page
+
+    try:
+        write_plan_page(page, found)
+    except OSError as error:
+        raise RunFailed(
+            f"The plan page {page} cannot be written: {error.strerror or error}.",
+            "It needs a file in a folder that may be written to, with 5 MB left on the disk.",
+            "Free some space or mend the permissions, or choose another --html.",
+        ) from error
 
 
 def _name(config: RunConfig) -> str:

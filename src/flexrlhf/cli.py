@@ -91,12 +91,19 @@ def plan(
     strategy: StrategyOption = None,
     *,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON document.")] = False,
+    html: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write a page that opens offline.")
+    ] = None,
 ) -> None:
-    """Say where each role would run."""
+    """Say where each role would run, how fast that would be, and why not otherwise."""
     from flexrlhf import app
+    from flexrlhf.report.plan_text import plan_text
 
-    document = app.plan_document(app.load(config, _overrides(assignments, strategy)))
-    typer.echo(json.dumps(document, indent=2) if as_json else app.plan_text(document))
+    loaded = app.load(config, _overrides(assignments, strategy))
+    document = app.plan_document(loaded, page=html)
+    typer.echo(json.dumps(document, indent=2) if as_json else plan_text(document))
+    if html is not None:
+        typer.echo(f"page: {html}", err=True)
 
 
 @cli.command()

@@ -31,6 +31,7 @@ def check_agreement(config: RunConfig) -> Iterator[Problem]:
     yield from _check_adapters(config)
     yield from _check_kl(config)
     yield from _check_answer_lengths(config)
+    yield from _check_mean_lengths(config)
     yield from _check_mini_batch(config)
     yield from _check_micro_batch(config)
     yield from _check_generation_parts(config)
@@ -133,6 +134,28 @@ def _check_answer_lengths(config: RunConfig) -> Iterator[Problem]:
             "Right: at most that.",
             "rollout.max_new_tokens",
         )
+
+
+def _check_mean_lengths(config: RunConfig) -> Iterator[Problem]:
+    data, rollout = config.data, config.rollout
+    for key, mean, limit_key, longest in (
+        (
+            "data.mean_prompt_tokens",
+            data.mean_prompt_tokens,
+            "data.max_prompt_tokens",
+            data.max_prompt_tokens,
+        ),
+        (
+            "rollout.mean_new_tokens",
+            rollout.mean_new_tokens,
+            "rollout.max_new_tokens",
+            rollout.max_new_tokens,
+        ),
+    ):
+        if mean != "auto" and mean > longest:
+            yield mistake(
+                key, mean, f"more than {limit_key} = {longest}.", "Right: at most that.", limit_key
+            )
 
 
 def _check_mini_batch(config: RunConfig) -> Iterator[Problem]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 from typing import Any, Final
 
 from pydantic import ValidationError
@@ -17,19 +16,13 @@ from pydantic_core import ErrorDetails
 
 from flexrlhf.config.schema_tree import child, describe, fields, is_free, json_schema, words
 from flexrlhf.core.errors import ConfigError, nearest
-from flexrlhf.core.names import ENGINES
 
 Key = tuple[str | int, ...]
 
 _PLANNED: Final[Mapping[str, str]] = {
     "cluster.profile": "Measured profiles are planned, not built yet; give nodes, or auto.",
     "cluster.ray": "Ray clusters are planned, not built yet; give nodes, or auto.",
-    "rollout.engine": "vllm and sglang are planned, not built yet.",
 }
-_PLANNED_WORDS: Final[Mapping[str, Sequence[object]]] = {
-    "rollout.engine": ENGINES,
-}
-"""Keys of the list above where a word outside these is not planned but unknown."""
 _RANGE_ERRORS: Final = {
     "greater_than",
     "greater_than_equal",
@@ -97,7 +90,7 @@ def schema_problems(error: ValidationError) -> dict[Key, Problem]:
     found: dict[Key, list[ErrorDetails]] = {}
     for details in error.errors(include_url=False, include_context=False):
         found.setdefault(_key_of(details), []).append(details)
-    unbuilt = {key[:-1] for key, d in found.items() if _planned(dotted(key), d[0]["input"])}
+    unbuilt = {key[:-1] for key, d in found.items() if dotted(key) in _PLANNED}
     return {
         key: _problem_at(key, details)
         for key, details in found.items()
@@ -126,7 +119,7 @@ def _key_of(details: ErrorDetails) -> Key:
 def _problem_at(key: Key, findings: Sequence[ErrorDetails]) -> Problem:
     name, value = dotted(key), findings[0]["input"]
     kinds = {details["type"] for details in findings}
-    if reason := _planned(name, value):
+    if reason := _PLANNED.get(name):
         return mistake(name, value, reason, accepted(key))
     if kinds & {"extra_forbidden", "invalid_key"}:
         return absence(name, "unknown key.", _known_names(key))
@@ -137,14 +130,6 @@ def _problem_at(key: Key, findings: Sequence[ErrorDetails]) -> Problem:
         return mistake(name, value, "out of range.", right)
     similar = nearest(value, words(_node_at(key))) if isinstance(value, str) else ""
     return mistake(name, value, "not accepted here.", " ".join(filter(None, (right, similar))))
-
-
-def _planned(name: str, value: object) -> str:
-    """Returns why a key or value is not built yet, nothing where it is not planned either."""
-    for pattern, reason in _PLANNED.items():
-        if fnmatchcase(name, pattern) and value in _PLANNED_WORDS.get(name, [value]):
-            return reason
-    return ""
 
 
 def accepted(key: Key) -> str:

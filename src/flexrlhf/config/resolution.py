@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Final, Literal, TypeVar
 
 from flexrlhf.config.algorithm import Algorithm
+from flexrlhf.config.data import Data
 from flexrlhf.config.model import RoleModel
 from flexrlhf.config.placement import Placement
 from flexrlhf.config.rollout import Rollout
@@ -160,6 +161,7 @@ def _resolve_sections(config: C) -> C:
     return config.model_copy(
         update={
             "algorithm": resolved_algorithm(config.algorithm),
+            "data": _resolved_data(config.data),
             "rollout": _resolved_rollout(config),
             "training": _resolved_training(config),
         }
@@ -196,8 +198,14 @@ def _resolved_rollout(config: Sections) -> Rollout:
         update={
             "max_sequences": _or(rollout.max_sequences, largest_part),
             "gap_alarm": _or(rollout.gap_alarm, 2e-2 if is_coarse else 1e-4),
+            "mean_new_tokens": _or(rollout.mean_new_tokens, float(rollout.max_new_tokens)),
         }
     )
+
+
+def _resolved_data(data: Data) -> Data:
+    mean = _or(data.mean_prompt_tokens, float(data.max_prompt_tokens))
+    return data.model_copy(update={"mean_prompt_tokens": mean})
 
 
 def _resolved_training(config: Sections) -> Training:

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from flexrlhf.config.section import Auto, Count, Positive, PositiveFraction, Section, WholeNumber
-from flexrlhf.core.names import BuiltEngine
+from flexrlhf.core.names import EngineName
 
 
 class Rollout(Section):
     """The engine, the limits of an answer, and how its tokens are drawn."""
 
-    engine: BuiltEngine = "native"
+    engine: EngineName = "native"
     """Who generates; a model family that native lacks goes to transformers with a message."""
     max_new_tokens: Count = 128
     """Longest answer, in tokens, the end token included."""
+    mean_new_tokens: Auto | Positive = "auto"
+    """Length of an answer that a plan reckons with, on average; auto: `max_new_tokens`."""
     min_new_tokens: WholeNumber = 0
     """Tokens before the end token may come."""
     temperature: Positive = 1.0

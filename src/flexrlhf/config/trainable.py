@@ -8,6 +8,7 @@ from typing import Final
 from flexrlhf.config.problems import Problem, mistake
 from flexrlhf.config.schema import RunConfig
 from flexrlhf.core.algorithm_specs import BUILT
+from flexrlhf.core.names import BUILT_ENGINES
 
 _TRAINABLE_ROLES: Final = ("actor", "critic", "reward")
 
@@ -50,6 +51,14 @@ def check_trainable(config: RunConfig, prefix: str = "") -> Iterator[Problem]:
                 "it can be planned; generating with older weights is not built yet.",
                 f"Right: {only}.",
             )
+    engine = config.rollout.engine
+    if engine not in BUILT_ENGINES:
+        yield mistake(
+            f"{prefix}rollout.engine",
+            engine,
+            "it can be planned; generating with it is not built yet.",
+            f"Right: {' or '.join(BUILT_ENGINES)}.",
+        )
     if config.rollout.speedup != 1:
         yield mistake(
             f"{prefix}rollout.speedup",

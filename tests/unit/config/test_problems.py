@@ -97,7 +97,6 @@ def test_wrong_values(ppo, key, value, problem):
     [
         ("cluster", {"ray": "auto"}, 'cluster.ray = "auto": Ray clusters are planned, not built'),
         ("cluster", {"profile": "p.yaml"}, "Measured profiles are planned, not built yet;"),
-        ("rollout.engine", "vllm", "not built yet. Right: native or transformers."),
     ],
 )
 def test_what_is_planned_says_so(ppo, key, value, problem):

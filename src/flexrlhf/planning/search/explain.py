@@ -1,0 +1,69 @@
+"""Why the winner won and each other plan lost, in sentences with numbers."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from flexrlhf.core.timeline import Share
+from flexrlhf.planning.placement.prediction import Prediction
+from flexrlhf.planning.search.search import Found
+from flexrlhf.planning.search.sensitivity import Gains
+
+_WORDS: Final[dict[Share, str]] = {
+    "generate": "generation",
+    "score": "scoring",
+    "train": "training",
+    "sync": "weight sync",
+}
+_TIE: Final = 0.03
+"""Differences below this are ties: published runs differ by as much."""
+
+
+def why_won(found: Found, gains: Gains, second: Found | None) -> str:
+    """Returns one or two sentences on the winner."""
+    predicted = _predicted(found)
+    parts = [f"{found.arrangement.note.rstrip('.')}: {predicted.iteration_s:.3g} s an iteration"]
+    if second is not None:
+        ratio = _predicted(second).iteration_s / predicted.iteration_s
+        lead = "level with" if ratio < 1 + _TIE else f"{ratio:.2f} times as fast as"
+        parts.append(f"{lead} {second.strategy}, the next")
+    return f"{', '.join(parts)}. {_bound(gains)}"
+
+
+def why_lost(found: Found, winner: Found) -> str:
+    """Returns one sentence on a plan that fits and is slower: where its time goes."""
+    ours, best = _predicted(found), _predicted(winner)
+    ratio = ours.iteration_s / best.iteration_s
+    losses = {
+        stage: ours.stage_s.get(stage, 0.0) - best.stage_s.get(stage, 0.0) for stage in _WORDS
+    }
+    worst = max(losses, key=lambda stage: losses[stage])
+    reason = (
+        f"{_WORDS[worst]} takes {ours.stage_s.get(worst, 0.0):.3g} s instead of "
+        f"{best.stage_s.get(worst, 0.0):.3g} s"
+    )
+    idle = ours.shares.get("bubble", 0.0)
+    moved = ours.shares.get("communication", 0.0) + ours.shares.get("sync", 0.0)
+    waits = f"devices wait {idle:.0%} of the time and move data {moved:.0%}"
+    return f"{ours.iteration_s:.3g} s an iteration, {ratio:.2f} times the best: {reason}; {waits}."
+
+
+def why_unfit(found: Found) -> str:
+    """Returns one sentence on a plan that does not fit."""
+    return f"Out of memory: {found.best.fit.sentence()}."
+
+
+def _bound(gains: Gains) -> str:
+    said = {
+        "compute": f"devices twice as fast would give x{gains.compute:.2f}",
+        "memory": f"twice the memory x{gains.memory:.2f}",
+        "communication": f"links twice as fast x{gains.communication:.2f}",
+        "scheduling": f"no idle device x{gains.scheduling:.2f}",
+    }
+    return f"Bound by {gains.bound_by}: {', '.join(said.values())}."
+
+
+def _predicted(found: Found) -> Prediction:
+    predicted = found.best.plan.predicted
+    assert predicted is not None, "only plans that fit are compared"
+    return predicted

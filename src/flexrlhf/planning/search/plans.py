@@ -1,0 +1,150 @@
+"""The ranked, explained plans of one request."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Final
+
+from flexrlhf.core.errors import PlanError
+from flexrlhf.core.names import PUBLISHED_SYSTEMS, STRATEGIES, Role, StrategyName
+from flexrlhf.planning.placement.arrangement import Arrangement, Refusal
+from flexrlhf.planning.placement.arranging import arrangements
+from flexrlhf.planning.placement.choices import NO_CHOICES, Choices
+from flexrlhf.planning.placement.plan import ChosenBy, Plan, SearchSummary
+from flexrlhf.planning.search.explain import why_lost, why_unfit, why_won
+from flexrlhf.planning.search.request import PlanRequest
+from flexrlhf.planning.search.search import Found, Search
+from flexrlhf.planning.search.sensitivity import gains_of
+
+_OWN: Final[tuple[StrategyName, ...]] = tuple(
+    name for name in STRATEGIES if name not in PUBLISHED_SYSTEMS and name != "custom"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class RankedPlans:
+    """Every plan, the best first and those that cannot be last, and how they were found."""
+
+    plans: tuple[Plan, ...]
+    search: SearchSummary
+    found: tuple[Found, ...] = ()
+    """What stands behind the plans that fit, in the same order."""
+
+    @property
+    def best(self) -> Plan:
+        """The winner.
+
+        Raises:
+            PlanError: nothing fits.
+        """
+        if not self.plans or not self.plans[0].feasible:
+            whys = "\n    ".join(f"{plan.strategy}: {plan.why}" for plan in self.plans)
+            raise PlanError(
+                f"No placement fits.\n    {whys}",
+                "The weights, states and caches of some placement fit into every device.",
+                "Take more or larger devices, smaller models, adapters (model.ROLE.lora), shorter "
+                "answers, or offload (placement.roles.ROLE.offload=true).",
+            )
+        return self.plans[0]
+
+
+def ranked_plans(request: PlanRequest, choices: Choices = NO_CHOICES) -> RankedPlans:
+    """Returns the best plan of every strategy that was asked for, ranked and explained.
+
+    Args:
+        request: what is placed.
+        choices: of the user. With `auto` every strategy that can be run here competes, with `all`
+            the published systems too.
+
+    Raises:
+        PlanError: the strategy is unknown, or what the user says cannot be had.
+        ConfigError: the user names a device that the cluster lacks.
+    """
+    search = Search(request)
+    found: list[Found] = []
+    refused: list[Refusal] = []
+    for options in _candidates(request, choices):
+        if isinstance(options, Refusal):
+            refused.append(options)
+        elif best := search.best_of(options):
+            found.append(best)
+    fitting = sorted(
+        (f for f in found if f.best.plan.predicted), key=lambda f: search.score(f.best)
+    )
+    late = [f for f in fitting if _is_late(request, f)]
+    fitting = [f for f in fitting if f not in late]
+    plans = [
+        *_ranked(request, fitting, _chosen_by(choices)),
+        *(_late(request, f) for f in late),
+        *(replace(f.best.plan, why=why_unfit(f)) for f in found if not f.best.plan.predicted),
+        *(Plan(rank=None, strategy=r.strategy, feasible=False, why=r.why) for r in refused),
+    ]
+    return RankedPlans(tuple(plans), search.summary, tuple(fitting))
+
+
+def _candidates(request: PlanRequest, choices: Choices) -> Iterator[list[Arrangement] | Refusal]:
+    for strategy in _strategies(choices):
+        yield arrangements(
+            strategy,
+            request.spec,
+            request.cluster,
+            choices,
+            weight_bytes=_frozen_bytes(request),
+        )
+
+
+def _strategies(choices: Choices) -> tuple[str, ...]:
+    if choices.has_layout:
+        return ("custom",)
+    if choices.strategy == "auto":
+        return _OWN
+    if choices.strategy == "all":
+        return (*_OWN, *PUBLISHED_SYSTEMS)
+    return (choices.strategy,)
+
+
+def _frozen_bytes(request: PlanRequest) -> dict[Role, float]:
+    return {
+        role: model.weight_bytes
+        for role in request.spec.frozen
+        if (model := request.model_of(role)) is not None
+    }
+
+
+def _chosen_by(choices: Choices) -> ChosenBy:
+    if choices.has_layout or choices.strategy not in ("auto", "all", "guideline"):
+        return "user"
+    return "guideline" if choices.strategy == "guideline" else "auto"
+
+
+def _ranked(request: PlanRequest, fitting: list[Found], chosen_by: ChosenBy) -> Iterator[Plan]:
+    for place, found in enumerate(fitting):
+        gains = gains_of(request, found.best, found.wanted, found.rollout_micro_batches)
+        if place == 0:
+            why = why_won(found, gains, fitting[1] if len(fitting) > 1 else None)
+        else:
+            why = why_lost(found, fitting[0])
+        yield replace(
+            found.best.plan,
+            rank=place + 1,
+            chosen_by=chosen_by if place == 0 else None,
+            bound_by=gains.bound_by,
+            why=why,
+        )
+
+
+def _is_late(request: PlanRequest, found: Found) -> bool:
+    limit_s = request.max_p99_iteration_s
+    assert found.best.simulation is not None
+    return limit_s is not None and found.best.simulation.percentile_s(99) > limit_s
+
+
+def _late(request: PlanRequest, found: Found) -> Plan:
+    assert found.best.simulation is not None
+    p99_s = found.best.simulation.percentile_s(99)
+    why = (
+        f"99 of 100 iterations take up to {p99_s:.3g} s, more than placement.max_p99_iteration_s "
+        f"= {request.max_p99_iteration_s:g}."
+    )
+    return replace(found.best.plan, feasible=False, why=why)

@@ -1,0 +1,96 @@
+"""What a plan would gain from more of one thing: that is what bounds it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Final
+
+from flexrlhf.planning.cluster.cluster import Cluster
+from flexrlhf.planning.cluster.device_type import DeviceType
+from flexrlhf.planning.cluster.link import Link
+from flexrlhf.planning.placement.plan import Bound, Plan
+from flexrlhf.planning.search.evaluation import Evaluation, evaluate
+from flexrlhf.planning.search.request import PlanRequest
+
+_FACTOR: Final = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Gains:
+    """By what factor iterations would be faster with twice of one thing; 1 is no gain."""
+
+    compute: float
+    """Twice the FLOP/s and memory bandwidth of every device."""
+    memory: float
+    """Twice the memory of every device."""
+    communication: float
+    """Twice the bandwidth of every link."""
+    scheduling: float
+    """No device ever idle: the bubble taken away, at equal work."""
+
+    @property
+    def bound_by(self) -> Bound:
+        """The thing that would help most."""
+        found: Mapping[Bound, float] = {
+            "compute": self.compute,
+            "memory": self.memory,
+            "communication": self.communication,
+            "scheduling": self.scheduling,
+        }
+        return max(found, key=lambda bound: found[bound])
+
+
+def gains_of(request: PlanRequest, evaluation: Evaluation, wanted: Plan, depth: int) -> Gains:
+    """Returns what a plan that fits would gain.
+
+    Args:
+        request: what is placed.
+        evaluation: of the plan.
+        wanted: the plan as it was asked for, without the micro-batches that were found.
+        depth: its rollout micro-batches.
+    """
+    predicted = evaluation.plan.predicted
+    assert predicted is not None
+
+    def gain(cluster: Cluster) -> float:
+        changed = replace(request, cluster=cluster)
+        found = evaluate(changed, wanted, rollout_micro_batches=depth).plan.predicted
+        return 1.0 if found is None else predicted.iteration_s / found.iteration_s
+
+    return Gains(
+        compute=gain(_with_devices(request.cluster, _faster)),
+        memory=gain(_with_devices(request.cluster, _larger)),
+        communication=gain(with_faster_links(request.cluster, _FACTOR)),
+        scheduling=1.0 / max(1.0 - predicted.shares.get("bubble", 0.0), 1e-9),
+    )
+
+
+def with_faster_links(cluster: Cluster, factor: float) -> Cluster:
+    """Returns the cluster with `factor` times the bandwidth on every link."""
+
+    def faster(link: Link) -> Link:
+        return replace(link, bandwidth=link.bandwidth * factor)
+
+    return Cluster(
+        tuple(replace(node, link=faster(node.link)) for node in cluster.nodes),
+        {pools: faster(link) for pools, link in cluster.between.items()},
+    )
+
+
+def _with_devices(cluster: Cluster, change: Callable[[DeviceType], DeviceType]) -> Cluster:
+    return Cluster(
+        tuple(replace(node, device=change(node.device)) for node in cluster.nodes), cluster.between
+    )
+
+
+def _faster(device: DeviceType) -> DeviceType:
+    return replace(
+        device,
+        flops={dtype: value * _FACTOR for dtype, value in device.flops.items()},
+        memory_bandwidth=device.memory_bandwidth * _FACTOR,
+    )
+
+
+def _larger(device: DeviceType) -> DeviceType:
+    return replace(device, memory_bytes=int(device.memory_bytes * _FACTOR))

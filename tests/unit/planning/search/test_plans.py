@@ -1,0 +1,113 @@
+"""Plans are ranked, explained, and refused with numbers."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from flexrlhf.core.algorithm_specs import algorithm_spec
+from flexrlhf.core.errors import PlanError
+from flexrlhf.planning.cluster.cluster import Cluster
+from flexrlhf.planning.costs.held_model import HeldModel
+from flexrlhf.planning.costs.lengths import Lengths
+from flexrlhf.planning.costs.shape_catalogue import shape_named
+from flexrlhf.planning.costs.workload import Workload
+from flexrlhf.planning.placement.choices import Choices
+from flexrlhf.planning.search.plans import ranked_plans
+from flexrlhf.planning.search.request import PlanRequest
+
+
+def request_for(algorithm="ppo", *, name="llama-7b", device="A100-80G", nodes=1, **options):
+    spec = algorithm_spec(algorithm, **options)
+    shape = shape_named(name)
+    models = {
+        role: HeldModel(
+            shape,
+            head="value" if role in ("critic", "reward") else "language_model",
+            is_trained=role in spec.trained,
+        )
+        for role in spec.models
+    }
+    workload = Workload(128, Lengths.fixed(128), Lengths.fixed(128), mini_batches=2)
+    cluster = Cluster.uniform(device, nodes=nodes, devices_per_node=4)
+    return PlanRequest(spec, cluster, models, workload)
+
+
+def of_strategy(ranked, strategy):
+    return next(plan for plan in ranked.plans if plan.strategy == strategy)
+
+
+def test_plans_come_best_first_and_say_why():
+    ranked = ranked_plans(request_for(), Choices(strategy="auto"))
+    fitting = [plan for plan in ranked.plans if plan.feasible]
+    times = [plan.predicted.iteration_s for plan in fitting]
+    assert times == sorted(times)
+    assert [plan.rank for plan in fitting] == list(range(1, len(fitting) + 1))
+    assert fitting[0].chosen_by == "auto"
+    assert f"Bound by {fitting[0].bound_by}" in fitting[0].why
+    assert all("times the best" in plan.why for plan in fitting[1:])
+    assert ranked.search["simulated"] < ranked.search["candidates"]
+
+
+def test_shares_of_a_plan_add_up():
+    for plan in ranked_plans(request_for(), Choices(strategy="colocated")).plans:
+        assert sum(plan.predicted.shares.values()) == pytest.approx(1.0, abs=0.01)
+
+
+def test_a_plan_that_does_not_fit_says_which_phase_lacks_how_much():
+    ranked = ranked_plans(
+        request_for(name="llama-65b", device="V100-32G"), Choices(strategy="colocated")
+    )
+    (plan,) = ranked.plans
+    assert not plan.feasible
+    assert plan.rank is None
+    assert "Out of memory: actor" in plan.why
+    assert "GiB" in plan.why
+    with pytest.raises(PlanError, match="No placement fits"):
+        _ = ranked.best
+
+
+def test_grpo_without_a_reference_has_nothing_to_interleave():
+    request = request_for("grpo", uses_reference=False)
+    plan = of_strategy(ranked_plans(request, Choices(strategy="interleaved_1")), "interleaved_1")
+    assert not plan.feasible
+    assert "reward" in plan.why
+
+
+def test_dpo_generates_nothing_so_it_is_not_disaggregated():
+    ranked = ranked_plans(request_for("dpo"), Choices(strategy="disaggregated"))
+    assert "generates nothing" in ranked.plans[0].why
+
+
+def test_a_limit_on_the_slowest_iterations_rules_plans_out():
+    request = replace(request_for(), max_p99_iteration_s=1e-3)
+    (plan,) = ranked_plans(request, Choices(strategy="colocated")).plans
+    assert not plan.feasible
+    assert "max_p99_iteration_s = 0.001" in plan.why
+
+
+def test_faster_generation_moves_devices_to_training():
+    bare = request_for("grpo", nodes=2, uses_reference=False, has_reward_model=False)
+    workload = Workload(1024, Lengths.fixed(128), Lengths.fixed(1024), mini_batches=2)
+    request = replace(bare, workload=workload)
+    quick = replace(request, workload=replace(request.workload, speedup=4.0))
+    choices = Choices(strategy="disaggregated")
+    usual, moved = (ranked_plans(r, choices).best.placement for r in (request, quick))
+    assert len(moved["actor"].devices) > len(usual["actor"].devices)
+
+
+def test_the_same_request_gives_the_same_plans():
+    first, second = (ranked_plans(request_for(), Choices(strategy="colocated")) for _ in range(2))
+    assert first.plans == second.plans
+
+
+def test_weights_are_counted_in_copies():
+    ranked = ranked_plans(
+        request_for(),
+        Choices(
+            strategy="colocated",
+            degrees={"reference": {"zero_stage": 0, "tensor_parallel": 1}},
+        ),
+    )
+    assert ranked.best.predicted.copies["reference"] == 4.0
