@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from typing import Any
 
 _BYTE_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
@@ -69,6 +70,22 @@ def format_value(value: Any) -> str:
     if isinstance(value, list | tuple):
         return ", ".join(format_value(entry) for entry in value)
     return str(value)
+
+
+def format_ranges(numbers: Iterable[int]) -> str:
+    """Returns ascending whole numbers with consecutive ones as `0-7`.
+
+    Example:
+        >>> format_ranges([0, 1, 2, 3, 6])
+        '0-3,6'
+    """
+    parts: list[list[int]] = []
+    for number in numbers:
+        if parts and number == parts[-1][-1] + 1:
+            parts[-1].append(number)
+        else:
+            parts.append([number])
+    return ",".join(str(part[0]) if len(part) == 1 else f"{part[0]}-{part[-1]}" for part in parts)
 
 
 def short(value: float) -> float:

@@ -56,7 +56,8 @@ def gains_of(request: PlanRequest, evaluation: Evaluation, wanted: Plan, depth: 
     def gain(cluster: Cluster) -> float:
         changed = replace(request, cluster=cluster)
         found = evaluate(changed, wanted, rollout_micro_batches=depth).plan.predicted
-        return 1.0 if found is None else predicted.iteration_s / found.iteration_s
+        # More of a thing may fill passes otherwise; what does not help can be left unused.
+        return 1.0 if found is None else max(1.0, predicted.iteration_s / found.iteration_s)
 
     return Gains(
         compute=gain(_with_devices(request.cluster, _faster)),

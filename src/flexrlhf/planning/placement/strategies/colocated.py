@@ -10,5 +10,7 @@ from flexrlhf.planning.placement.layouts import everywhere
 
 def colocated(spec: AlgorithmSpec, cluster: Cluster) -> list[Arrangement]:
     """Returns the layout of DeepSpeed-Chat; how sharded weights generate is left open."""
-    note = f"All roles share the {cluster.num_devices} devices and work in turn."
+    count = cluster.num_devices
+    shared = f"the {count} devices" if count > 1 else "one device"
+    note = f"All roles share {shared} and work in turn."
     return [Arrangement("colocated", everywhere(spec, cluster.devices), note)]

@@ -1,0 +1,78 @@
+"""What is known of the winning plan beyond its JSON: memory by use, course of time, gains."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from flexrlhf.core.names import Role, Stage
+from flexrlhf.core.timeline import Timeline
+from flexrlhf.planning.placement.device_memory import MEMORY_STAGES, Need
+from flexrlhf.planning.placement.plan import Plan
+from flexrlhf.planning.search.evaluation import prepare
+from flexrlhf.planning.search.plans import RankedPlans
+from flexrlhf.planning.search.request import PlanRequest
+from flexrlhf.planning.search.sensitivity import Gains, gains_of
+from flexrlhf.planning.workflow.groups import DeviceGroup
+
+
+@dataclass(frozen=True, slots=True)
+class KindMemory:
+    """The memory of devices that hold the same roles and are of one size."""
+
+    devices: tuple[int, ...]
+    roles: tuple[Role, ...]
+    device_type: str
+    memory_bytes: float
+    limit_bytes: float
+    """What a plan may fill of it."""
+    needs: Mapping[Stage, Need]
+
+
+@dataclass(frozen=True, slots=True)
+class Winner:
+    """The best plan and what stands behind it."""
+
+    plan: Plan
+    memory: tuple[KindMemory, ...]
+    groups: tuple[DeviceGroup, ...]
+    timeline: Timeline
+    """Simulated, a track per group."""
+    iteration: int
+    """One of the steady state, as the timeline counts."""
+    p99_iteration_s: float
+    rollout_micro_batches: int
+    """Parts that are generated and scored on their own."""
+    gains: Gains
+
+
+def winner_of(request: PlanRequest, ranked: RankedPlans) -> Winner:
+    """Returns the winner of a search.
+
+    Raises:
+        PlanError: nothing fits.
+    """
+    plan, found = ranked.best, ranked.found[0]
+    depth, simulation = found.rollout_micro_batches, found.best.simulation
+    assert simulation is not None, "what fits was simulated"
+    memory = prepare(request, found.wanted, depth).memory
+    return Winner(
+        plan=plan,
+        memory=tuple(
+            KindMemory(
+                devices=kind.devices,
+                roles=kind.roles,
+                device_type=request.cluster.device_type(kind.devices[0]).name,
+                memory_bytes=kind.memory_bytes,
+                limit_bytes=request.memory_fill * kind.memory_bytes,
+                needs={stage: memory.need(kind, stage) for stage in MEMORY_STAGES},
+            )
+            for kind in memory.kinds
+        ),
+        groups=simulation.groups,
+        timeline=simulation.timeline,
+        iteration=simulation.window.last + 1,
+        p99_iteration_s=simulation.percentile_s(99),
+        rollout_micro_batches=depth,
+        gains=gains_of(request, found.best, found.wanted, depth),
+    )

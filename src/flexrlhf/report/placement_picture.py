@@ -1,0 +1,154 @@
+"""The placement as a picture: devices are columns, roles bars, shadows dashed, syncs arrows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from flexrlhf.core.names import SHADOWS, Role, in_order, kind_of
+from flexrlhf.planning.cluster.cluster import Cluster
+from flexrlhf.planning.placement.plan import Plan, RolePlacement
+from flexrlhf.report.colours import ROLE_COLOURS
+from flexrlhf.report.formats import format_ranges
+from flexrlhf.report.markup import Html, element, join
+from flexrlhf.report.placement_board import Board, Run, boards_of, runs_of
+
+_HEAD_ROWS = 2
+"""Names of the nodes, numbers of the devices."""
+_ORIGINALS: dict[Role, Role] = {shadow: original for original, shadow in SHADOWS.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class _Sync:
+    """A row with the arrow from a trained role to its shadow."""
+
+    shadow: Role
+
+
+def placement_picture(plan: Plan, cluster: Cluster) -> Html:
+    """Returns the picture of a plan on its cluster."""
+    boards = boards_of(plan, cluster)
+    rows = list(_rows(plan))
+    items = [
+        *_frames(boards, len(rows)),
+        *(item for number, row in enumerate(rows) for item in _row(row, number, plan, boards)),
+    ]
+    columns = " ".join(f"repeat({len(board.slots)}, minmax(15px, 1fr))" for board in boards)
+    columns = columns.replace(") repeat", ") 14px repeat")
+    grid = element(
+        "div", *items, class_="board", style=f"grid-template-columns: minmax(84px, auto) {columns}"
+    )
+    return element("div", grid, class_="table-box picture", role="img", aria_label=_spoken(plan))
+
+
+def degrees_in_words(placed: RolePlacement) -> str:
+    """Returns how a role is split, short; what is 1 or off is left out."""
+    words = [
+        f"{value} {word}"
+        for value, word in (
+            (placed.tensor_parallel, "tensor parallel"),
+            (placed.pipeline_parallel, "stages"),
+            (placed.data_parallel, "replicas"),
+        )
+        if value > 1
+    ]
+    if placed.zero_stage:
+        blocks = f" in blocks of {placed.shard_devices}" if placed.shard_devices else ""
+        words.append(f"ZeRO {placed.zero_stage}{blocks}")
+    if placed.offload:
+        words.append("offloaded")
+    return " · ".join(words) or "whole"
+
+
+def _rows(plan: Plan) -> Iterator[Role | _Sync]:
+    """Each shadow stands below its original, with the arrow between."""
+    for role in in_order(plan.placement):
+        if role in _ORIGINALS and _ORIGINALS[role] in plan.placement:
+            continue
+        yield role
+        shadow = SHADOWS.get(role)
+        if shadow in plan.placement and shadow is not None:
+            yield _Sync(shadow)
+            yield shadow
+
+
+def _frames(boards: Sequence[Board], num_rows: int) -> Iterator[Html]:
+    column = 0
+    for board in boards:
+        width = len(board.slots)
+        last = _HEAD_ROWS + num_rows + 1
+        yield element("div", class_="node", style=_area(column, column + width, 1, last))
+        yield element(
+            "div", _node_words(board), class_="node-name", style=_area(column, column + width, 1, 2)
+        )
+        for place, slot in enumerate(board.slots, start=column):
+            label = f"×{slot.count}" if slot.count > 1 else str(slot.first)
+            is_numbered = slot.count > 1 or len(board.nodes) == 1
+            yield element(
+                "div",
+                label if is_numbered else "",
+                class_="device" if slot.roles else "device unused",
+                style=_area(place, place + 1, 2, 3),
+            )
+        column += width + 1
+
+
+def _node_words(board: Board) -> Html:
+    node, count = board.nodes[0], len(board.nodes)
+    numbers = format_ranges(node.index for node in board.nodes)
+    name = f"node {numbers}" if count == 1 else f"{count} alike: nodes {numbers}"
+    devices = f"{len(node.devices)} × {node.device.name}"
+    pool = "" if node.pool == "all" else f" · {node.pool}"
+    return join([element("b", name), element("span", f"{devices}{pool}")])
+
+
+def _row(row: Role | _Sync, number: int, plan: Plan, boards: Sequence[Board]) -> Iterator[Html]:
+    line = _HEAD_ROWS + 1 + number
+    if isinstance(row, _Sync):
+        yield from _arrow(row, line, boards)
+        return
+    placed = plan.placement[row]
+    yield element("div", row.replace("_", " "), class_="role", style=f"grid-row: {line}")
+    kind = "bar shadow" if kind_of(row) in _ORIGINALS else "bar"
+    colour = ROLE_COLOURS[kind_of(row)]
+    for run in runs_of(row, boards):
+        area = _area(run.start, run.stop, line, line + 1)
+        words = degrees_in_words(placed)
+        yield element(
+            "div", words, class_=kind, style=f"{area}; --role: {colour}", title=f"{row}: {words}"
+        )
+
+
+def _arrow(sync: _Sync, line: int, boards: Sequence[Board]) -> Iterator[Html]:
+    """From the middle of the trained role's last bar to that of the shadow's first."""
+    source = _nearest(runs_of(_ORIGINALS[sync.shadow], boards), runs_of(sync.shadow, boards))
+    if source is None:
+        return
+    start, end = source
+    low, high = sorted((start.middle, end.middle))
+    way = "down" if start.middle == end.middle else "right" if start.middle < end.middle else "left"
+    yield element(
+        "div",
+        element("span", "new weights"),
+        element("i"),
+        class_=f"arrow {way}",
+        style=f"{_area(low, high + 1, line, line + 1)}; --span: {high + 1 - low}",
+    )
+
+
+def _nearest(sources: Sequence[Run], targets: Sequence[Run]) -> tuple[Run, Run] | None:
+    pairs = [(source, target) for source in sources for target in targets]
+    return min(pairs, key=lambda pair: abs(pair[0].middle - pair[1].middle), default=None)
+
+
+def _area(start: int, stop: int, first: int, last: int) -> str:
+    """Columns of the picture begin behind the names of the roles."""
+    return f"grid-area: {first} / {start + 2} / {last} / {stop + 2}"
+
+
+def _spoken(plan: Plan) -> str:
+    places = (
+        f"{role} on devices {format_ranges(placed.devices)}"
+        for role, placed in plan.placement.items()
+    )
+    return f"{plan.strategy}: {', '.join(places)}"
