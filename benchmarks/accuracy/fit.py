@@ -128,7 +128,12 @@ def fit_class(name: str, rows: Sequence[Measured], *, at: Calibration | None = N
     if at is not None:
         point = np.log([getattr(at, constant) for constant in constants])
         return ClassFit(name, constants, used, view(residuals, point, start))
-    return ClassFit(name, constants, used, fitted(residuals, start, bounds=bounds))
+    return ClassFit(
+        name,
+        constants,
+        used,
+        fitted(residuals, start, bounds=bounds, begins=_begins(constants, start)),
+    )
 
 
 def write(fits: Sequence[ClassFit], path: Path = TABLE) -> None:
@@ -149,6 +154,15 @@ def write(fits: Sequence[ClassFit], path: Path = TABLE) -> None:
 def _calibration(name: str, constants: Sequence[str], point: Vector) -> Calibration:
     values = {c: float(math.exp(v)) for c, v in zip(constants, point, strict=True)}
     return replace(DEFAULT, name=name, **values)
+
+
+def _begins(constants: Sequence[str], start: Vector) -> list[Vector]:
+    """Slower products, then slower products and networks, each with dearer collectives."""
+    moves = (
+        {"train_efficiency": -1.4, "collective_s": 2.3},
+        {"train_efficiency": -1.4, "network_efficiency": -1.0, "collective_s": 2.3},
+    )
+    return [start + np.array([move.get(constant, 0.0) for constant in constants]) for move in moves]
 
 
 def _table(row: Measured) -> str:

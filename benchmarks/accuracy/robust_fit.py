@@ -66,6 +66,7 @@ def fitted(
     start: Vector,
     *,
     bounds: Sequence[tuple[float, float]],
+    begins: Sequence[Vector] = (),
     rounds: int = 8,
 ) -> LinearView:
     """Returns the view at the best point found.
@@ -74,10 +75,26 @@ def fitted(
         residuals_at: log errors of all rows for the logarithms of the constants.
         start: where to begin, and the prior's centre.
         bounds: of the logarithms.
+        begins: further places to begin, since there are several valleys; the deepest counts.
         rounds: Gauss-Newton steps at most.
     """
+    found = [
+        _descended(residuals_at, begin, start, bounds=bounds, rounds=rounds)
+        for begin in (start, *begins)
+    ]
+    return min(found, key=lambda linear: _loss(linear.residuals, linear.point - start))
+
+
+def _descended(
+    residuals_at: Callable[[Vector], Vector],
+    begin: Vector,
+    start: Vector,
+    *,
+    bounds: Sequence[tuple[float, float]],
+    rounds: int,
+) -> LinearView:
     low, high = np.array(bounds).T if bounds else (start, start)
-    best = view(residuals_at, start, start)
+    best = view(residuals_at, np.clip(begin, low, high), start)
     every = np.ones(len(best.residuals), dtype=bool)
     for _ in range(rounds):
         move = np.clip(best.solved(every) - best.point, -_LARGEST_MOVE, _LARGEST_MOVE)

@@ -25,7 +25,7 @@ NOT_FITTED: Final = (
 )
 """Metrics of memory, and differences of times, whose logarithms say little."""
 RATES: Final = ("samples_per_s",)
-"""Metrics of which quotients inside a source are fitted where its absolute numbers are not sound."""
+"""Metrics whose quotients inside a source are fitted where its numbers alone are not sound."""
 _CONFIGURATION: Final = (
     "gpu",
     "n_gpus",

@@ -13,14 +13,12 @@ from flexrlhf.planning.cases.degrees import DegreeRules
 from flexrlhf.planning.cases.devices import Placing, pools_of, strategy_of
 from flexrlhf.planning.cases.facts import Facts
 from flexrlhf.planning.cases.hardware import hardware_of
-from flexrlhf.planning.cases.lengths_of import CaseLengths, lengths_of
 from flexrlhf.planning.cases.roles import roles_of
 from flexrlhf.planning.cases.searched import LayoutSearch
 from flexrlhf.planning.cases.systems import SYSTEMS, UNSTATED_SYSTEM, System
+from flexrlhf.planning.cases.workload_of import workload_of
 from flexrlhf.planning.costs.calibration import Calibration
 from flexrlhf.planning.costs.classes import class_of
-from flexrlhf.planning.costs.lengths import Lengths
-from flexrlhf.planning.costs.workload import Workload
 from flexrlhf.planning.placement.plan import Plan
 from flexrlhf.planning.search.request import PlanRequest
 
@@ -32,11 +30,6 @@ _PLANNED_AS: Final[dict[str, StrategyName]] = {
     "async_disaggregated": "disaggregated",
     "reward_on_one": "reward_on_one",
 }
-_USUAL_PROMPTS: Final = {2023: 512, 2024: 512, 2025: 64}
-_USUAL_GROUP: Final = {"grpo": 8, "dapo": 16}
-_USUAL_UPDATE: Final = 128
-"""Samples of an update in the scripts of DeepSpeed-Chat and OpenRLHF."""
-_ONE_UPDATE_SINCE: Final = 2025
 _ASYNCHRONOUS: Final = ("async_disaggregated", "async_colocated")
 _STREAMED_PARTS: Final = 4
 
@@ -104,7 +97,7 @@ def setting_of(
     cluster = hardware.cluster
     pools = pools_of(case, strategy, cluster, taken)
     roles = roles_of(case, system, taken, is_apart=bool(pools.generate))
-    workload, fills = _workload(case, system, strategy, taken, cluster.num_devices)
+    workload, fills = workload_of(case, system, strategy, cluster.num_devices, taken)
     devices = Placing(case, system, cluster, roles).devices(strategy, pools)
     facts = Facts(case, system, cluster, roles.models, workload, taken, fills_memory=fills)
     degrees = DegreeRules(facts).degrees(devices)
@@ -152,87 +145,3 @@ def _system_of(case: Case, taken: Assumptions) -> System:
         taken.note(f"system {stated} is not known, taken as {UNSTATED_SYSTEM.name}. {hint}".strip())
         return UNSTATED_SYSTEM
     return system
-
-
-def _workload(
-    case: Case, system: System, strategy: str, taken: Assumptions, num_devices: int
-) -> tuple[Workload, bool]:
-    lengths = _padded(system, lengths_of(case, taken, usual_limit=system.usual_tokens))
-    if strategy == "async_colocated" or case.variant.get("partial_rollout") == "yes":
-        # What is not finished goes on in the next iteration, so the batch never runs empty.
-        lengths = replace(lengths, response=Lengths.fixed(lengths.response.mean))
-    group = _group(case, taken)
-    samples, fills = _samples(case, system, group, taken, num_devices)
-    mini_batches = _mini_batches(case, system, samples, taken, fills=fills)
-    return (
-        Workload(
-            num_samples=samples,
-            prompt=lengths.prompt,
-            response=lengths.response,
-            samples_per_prompt=group,
-            mini_batches=mini_batches,
-            epochs=1 if case.metric == "run_time" else case.count("epochs"),
-            logit_tokens=float("inf") if system.pads else 1024.0,
-            sequence_split=_sequence_split(case, system, lengths, taken),
-            speedup=0.5 if case.word("algorithm") == "remax" else 1.0,
-        ),
-        fills,
-    )
-
-
-def _sequence_split(case: Case, system: System, lengths: CaseLengths, taken: Assumptions) -> int:
-    """Replicas that share a sequence: as stated, or as many as its tokens ask for."""
-    if case.number("cp_train") is not None:
-        return case.count("cp_train")
-    longest = lengths.prompt.longest + lengths.response.longest
-    split = 1
-    while longest / split > system.micro_batch_tokens and not system.pads:
-        split *= 2
-    return split if split == 1 else taken.take("cp_train", split, "the longest sequence")
-
-
-def _padded(system: System, lengths: CaseLengths) -> CaseLengths:
-    prompt, response = lengths.prompt, lengths.response
-    if system.pads_prompts:
-        prompt = Lengths.fixed(prompt.longest)
-    if system.pads:
-        response = Lengths.fixed(response.longest)
-    return CaseLengths(prompt, response)
-
-
-def _group(case: Case, taken: Assumptions) -> int:
-    if case.number("samples_per_prompt") is not None or case.number("prompts_per_iteration"):
-        return case.count("samples_per_prompt")
-    usual = _USUAL_GROUP.get(case.word("algorithm") or "", 1)
-    return usual if usual == 1 else taken.take("samples_per_prompt", usual, "usual")
-
-
-def _samples(
-    case: Case, system: System, group: int, taken: Assumptions, num_devices: int
-) -> tuple[int, bool]:
-    prompts = case.number("prompts_per_iteration")
-    if prompts is not None:
-        return max(1, round(prompts)) * group, False
-    if case.number("train_batch_samples") is not None:
-        samples = case.count("train_batch_samples") * case.count("num_minibatches")
-        return taken.take("samples", samples, "updates x their batch"), False
-    if system.fills_memory:
-        taken.note("samples: the largest batch that fits")
-        return num_devices, True
-    usual = _USUAL_PROMPTS[system.year]
-    return taken.take("prompts_per_iteration", usual, "usual") * group, False
-
-
-def _mini_batches(
-    case: Case, system: System, samples: int, taken: Assumptions, *, fills: bool
-) -> int:
-    stated = case.number("num_minibatches")
-    if stated is not None:
-        return max(1, min(round(stated), samples))
-    batch = case.number("train_batch_samples")
-    if batch is not None:
-        return max(1, round(samples / batch))
-    if system.year < _ONE_UPDATE_SINCE and not fills:
-        updates = max(1, round(samples / _USUAL_UPDATE))
-        return taken.take("num_minibatches", updates, f"an update for {_USUAL_UPDATE} samples")
-    return taken.take("num_minibatches", 1, "one update")
