@@ -118,7 +118,7 @@ def role_table(plan: Plan) -> Html:
         *("role", "devices", "tensor", "pipeline", "replicas", "ZeRO", "offload"),
         *("samples per pass", "generates", "copies"),
     )
-    copies: Mapping[str, float] = dict(plan.predicted.copies) if plan.predicted else {}
+    copies = plan.predicted.copies if plan.predicted else {}
     rows = [
         (
             role,
