@@ -138,24 +138,15 @@ def _check_answer_lengths(config: RunConfig) -> Iterator[Problem]:
 
 def _check_mean_lengths(config: RunConfig) -> Iterator[Problem]:
     data, rollout = config.data, config.rollout
-    for key, mean, limit_key, longest in (
-        (
-            "data.mean_prompt_tokens",
-            data.mean_prompt_tokens,
-            "data.max_prompt_tokens",
-            data.max_prompt_tokens,
-        ),
-        (
-            "rollout.mean_new_tokens",
-            rollout.mean_new_tokens,
-            "rollout.max_new_tokens",
-            rollout.max_new_tokens,
-        ),
-    ):
-        if mean != "auto" and mean > longest:
-            yield mistake(
-                key, mean, f"more than {limit_key} = {longest}.", "Right: at most that.", limit_key
-            )
+    prompt, response = data.mean_prompt_tokens, rollout.mean_new_tokens
+    if prompt != "auto" and prompt > data.max_prompt_tokens:
+        yield _mean_above("data.mean_prompt_tokens", prompt, "data.max_prompt_tokens")
+    if response != "auto" and response > rollout.max_new_tokens:
+        yield _mean_above("rollout.mean_new_tokens", response, "rollout.max_new_tokens")
+
+
+def _mean_above(key: str, mean: float, limit_key: str) -> Problem:
+    return mistake(key, mean, f"more than {limit_key}.", "Right: at most that.", limit_key)
 
 
 def _check_mini_batch(config: RunConfig) -> Iterator[Problem]:

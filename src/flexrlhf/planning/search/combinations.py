@@ -89,7 +89,7 @@ class Combinations:
     def __iter__(self) -> Iterator[Combination]:
         if not all(self._options):
             return
-        first = (0,) * len(self._roles)
+        first = tuple(0 for _ in self._roles)
         heap = [(self._floor(first), first)]
         seen = {first}
         waiting: list[tuple[float, tuple[int, ...], Combination]] = []

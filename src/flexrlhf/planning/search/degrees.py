@@ -35,7 +35,9 @@ def role_placements(
     """
     devices = arrangement.devices[role]
     fixed = arrangement.degrees_of(role)
-    ways = _generations(cluster, arrangement, devices, model, fixed) if generates else [{}]
+    ways: list[dict[str, Any]] = [{}]
+    if generates:
+        ways = _generations(cluster, arrangement, devices, model, fixed)
     found: dict[RolePlacement, None] = {}
     for tensor, pipeline in _splits(cluster, devices, model, fixed):
         replicas = len(devices) // (tensor * pipeline)

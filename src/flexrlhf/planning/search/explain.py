@@ -34,7 +34,7 @@ def why_lost(found: Found, winner: Found) -> str:
     """Returns one sentence on a plan that fits and is slower: where its time goes."""
     ours, best = _predicted(found), _predicted(winner)
     ratio = ours.iteration_s / best.iteration_s
-    losses = {
+    losses: dict[Share, float] = {
         stage: ours.stage_s.get(stage, 0.0) - best.stage_s.get(stage, 0.0) for stage in _WORDS
     }
     worst = max(losses, key=lambda stage: losses[stage])

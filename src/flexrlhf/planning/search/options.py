@@ -135,7 +135,7 @@ class RoleOptions:
         ]
         stages: list[Stage] = [s for s in MEMORY_STAGES if bytes_of[s] is not None or s in rows[0]]
         nothing = (0.0,) * len(SAMPLE_GRID)
-        loads = {
+        loads: dict[Stage, Load] = {
             stage: Load(
                 tuple(row.get(stage, 0.0) for row in rows),
                 bytes_of[stage] or nothing,

@@ -67,7 +67,7 @@ def pools_of(devices: Mapping[Role, tuple[int, ...]]) -> list[tuple[Role, ...]]:
     for role, held in devices.items():
         joined = [pool for pool in pools if not pool[1].isdisjoint(held)]
         others = [pool for pool in pools if pool[1].isdisjoint(held)]
-        roles = [member for pool in joined for member in pool[0]]
+        roles: list[Role] = [member for pool in joined for member in pool[0]]
         union = set(held).union(*(pool[1] for pool in joined))
         pools = [*others, ([*roles, role], union)]
     return [tuple(roles) for roles, _ in pools]

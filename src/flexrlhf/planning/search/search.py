@@ -251,7 +251,7 @@ class _Field:
     @property
     def floor_s(self) -> float:
         """Seconds that no iteration beats, with the fastest option and all memory for each role."""
-        fastest = {
+        fastest: dict[tuple[Role, Stage], float] = {
             (role, stage): min(min(option.loads[stage].seconds) for option in options)
             for role, options in self._options.items()
             for stage in (options[0].loads if options else ())
