@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -39,14 +39,26 @@ class RankedPlans:
             PlanError: nothing fits.
         """
         if not self.plans or not self.plans[0].feasible:
-            whys = "\n    ".join(f"{plan.strategy}: {plan.why}" for plan in self.plans)
-            raise PlanError(
-                f"No placement fits.\n    {whys}",
-                "The weights, states and caches of some placement fit into every device.",
-                "Take more or larger devices, smaller models, adapters (model.ROLE.lora), shorter "
-                "answers, or offload (placement.roles.ROLE.offload=true).",
-            )
+            raise _nothing_left(self.plans)
         return self.plans[0]
+
+
+def _nothing_left(plans: Sequence[Plan]) -> PlanError:
+    """Says why no plan is left: by memory or time if that ruled out any, else by the layout."""
+    whys = "\n    ".join(f"{plan.strategy}: {plan.why}" for plan in plans)
+    if any(plan.predicted for plan in plans):
+        right = "Some placement is fast enough for placement.max_p99_iteration_s."
+        do = "Raise it, take more or faster devices, or fewer or shorter samples."
+    elif any(plan.placement for plan in plans):
+        right = "The weights, states and caches of some placement fit into every device."
+        do = (
+            "Take more or larger devices, smaller models, adapters (model.ROLE.lora), shorter "
+            "answers, or offload (placement.roles.ROLE.offload=true)."
+        )
+    else:
+        right = "Algorithm, cluster and degrees allow some way to place the roles."
+        do = "Let the planner choose (--strategy auto), or change what the sentences above name."
+    return PlanError(f"No placement fits.\n    {whys}", right, do)
 
 
 def ranked_plans(request: PlanRequest, choices: Choices = NO_CHOICES) -> RankedPlans:
