@@ -27,6 +27,13 @@ _OWN_ACCURACY: Final = {
 }
 """What docs/planner-accuracy.md shows of this cost model, rounded."""
 
+_OF_GENERATION: Final = (
+    "decode_tokens_per_s_per_gpu",
+    "generation_tflops_per_gpu",
+    "generation_time_reduction",
+    "first_token_latency",
+)
+
 Measure = Callable[[Course, Assumptions], float]
 
 
@@ -42,6 +49,7 @@ def answer(case: Case, taken: Assumptions, *, calibration: Calibration | None = 
     if metric in _OWN_ACCURACY:
         taken.note("about the cost model itself: what docs/planner-accuracy.md shows of ours")
         return _OWN_ACCURACY[metric]
+    case = _answerable(case, taken)
     if metric in COMPARISONS:
         return COMPARISONS[metric](case, taken, calibration)
     setting = setting_of(case, taken, calibration=calibration)
@@ -51,6 +59,14 @@ def answer(case: Case, taken: Assumptions, *, calibration: Calibration | None = 
         workload = replace(setting.request.workload, response=Lengths.fixed(0))
         setting = replace(setting, request=replace(setting.request, workload=workload))
     return _MEASURES[metric](course_of(setting), taken)
+
+
+def _answerable(case: Case, taken: Assumptions) -> Case:
+    """A benchmark of training alone that is asked for generation is taken for one of both."""
+    if case.word("strategy") != "trainer_only" or case.metric not in _OF_GENERATION:
+        return case
+    strategy = taken.take("strategy", "inference_only", f"{case.metric} needs generation")
+    return replace(case, words={**case.words, "strategy": strategy})
 
 
 def _throughput(course: Course, taken: Assumptions) -> float:

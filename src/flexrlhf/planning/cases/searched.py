@@ -134,6 +134,8 @@ class LayoutSearch:
         """The fastest layouts, made smaller until all weights and the largest pass fit."""
         room = _FILL * self.cluster.device_type(0).memory_bytes - self.calibration.held_bytes
         chosen = {name: found[0] for name, found in choices.items() if found}
+        if not chosen:
+            return chosen
 
         def need(chosen: Mapping[str, _Choice]) -> float:
             resting = sum(choice.resting for choice in chosen.values())

@@ -77,7 +77,8 @@ class Setting:
 
     def with_samples(self, num_samples: int) -> Setting:
         """Returns the same with another batch."""
-        workload = replace(self.request.workload, num_samples=num_samples)
+        updates = min(self.request.workload.mini_batches, num_samples)
+        workload = replace(self.request.workload, num_samples=num_samples, mini_batches=updates)
         return replace(self, request=replace(self.request, workload=workload))
 
 

@@ -16,6 +16,8 @@ _USUAL_PROMPTS: Final = {2023: 512, 2024: 512, 2025: 64}
 _USUAL_GROUP: Final = {"grpo": 8, "dapo": 16}
 _USUAL_UPDATE: Final = 128
 """Samples of an update in the scripts of DeepSpeed-Chat and OpenRLHF."""
+_MOST_UPDATES: Final = 64
+"""Updates of an iteration that are simulated one by one."""
 _ONE_UPDATE_SINCE: Final = 2025
 
 
@@ -33,6 +35,11 @@ def workload_of(
     group = _group(case, taken)
     samples, fills = _samples(case, system, group, taken, num_devices)
     mini_batches = _mini_batches(case, system, samples, taken, fills=fills)
+    epochs = 1 if case.metric == "run_time" else case.count("epochs")
+    if epochs * mini_batches > _MOST_UPDATES:
+        epochs = min(epochs, _MOST_UPDATES)
+        most = max(1, _MOST_UPDATES // epochs)
+        mini_batches = taken.take("num_minibatches", most, f"stands for {mini_batches} updates")
     return (
         Workload(
             num_samples=samples,
@@ -40,7 +47,7 @@ def workload_of(
             response=lengths.response,
             samples_per_prompt=group,
             mini_batches=mini_batches,
-            epochs=1 if case.metric == "run_time" else case.count("epochs"),
+            epochs=epochs,
             logit_tokens=float("inf") if system.pads else 1024.0,
             sequence_split=_sequence_split(case, system, lengths, taken),
             speedup=0.5 if case.word("algorithm") == "remax" else 1.0,
