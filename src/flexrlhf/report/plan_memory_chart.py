@@ -17,7 +17,9 @@ USE_COLOURS: Final[Mapping[str, str]] = {
     "engine weights": "#8fa9e3",
     "optimizer": "#2f9e8f",
     "gradients": "#9a77cf",
+    "whole gradients": "#c3aee6",
     "activations": "#d98032",
+    "activation gradients": "#edb98a",
     "cache": "#e2a130",
     "logits": "#b59a2f",
     "gathered layers": "#5aa9c9",
@@ -33,7 +35,7 @@ _AT_REST: Final = "at rest"
 def memory_figure(kind: KindMemory) -> Figure:
     """Returns the bars of one kind of device in GiB."""
     needs = dict(_shown(kind))
-    traces = [trace for use in (*USE_COLOURS, REST_USE) for trace in _traces(use, needs)]
+    traces = [trace for use in uses_of([kind]) for trace in _traces(use, needs)]
     return {"data": traces, "layout": _layout(kind, list(needs))}
 
 
@@ -46,7 +48,8 @@ def uses_of(kinds: Sequence[KindMemory]) -> list[str]:
         for name, value in need.parts.items()
         if value
     }
-    return [*(use for use in USE_COLOURS if use in present), REST_USE]
+    known = [use for use in USE_COLOURS if use in present]
+    return [*known, *sorted(present - set(known)), REST_USE]
 
 
 def use_colour(use: str) -> str:
