@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -71,6 +72,7 @@ def markdown(judged: Sequence[Judged]) -> str:
             for g in goals(judged)
         ),
         "",
+        *_one_model(judged),
         *_classes(judged),
         *_tables(judged),
         *_worst(judged),
@@ -169,6 +171,33 @@ def _memory_goal(judged: Sequence[Judged]) -> Goal:
         f"{len(good)} of {len(rows)} within 10 %",
         len(good) == len(rows),
     )
+
+
+def _one_model(judged: Sequence[Judged]) -> list[str]:
+    """The four numbers by which published cost models describe themselves."""
+    rows = [j for j in judged if not j.row.is_ratio and j.predicted > 0]
+    errors = [abs(j.error) for j in rows]
+    times = [j for j in rows if j.row.row["metric"] == "iteration_time"]
+    measured = [math.log(j.row.value) for j in times]
+    missed = [math.log(j.predicted / j.row.value) for j in times]
+    middle = statistics.fmean(measured)
+    explained = 1 - sum(m * m for m in missed) / sum((v - middle) ** 2 for v in measured)
+    grid: dict[tuple[str, ...], list[Judged]] = {}
+    for item in times:
+        if item.row.source == "real-vws":
+            grid.setdefault(item.row.configuration, []).append(item)
+    right = sum(
+        min(items, key=lambda j: j.row.value) is min(items, key=lambda j: j.predicted)
+        for items in grid.values()
+    )
+    return [
+        "## As one cost model",
+        "",
+        f"Mean absolute error {statistics.fmean(errors):.0%}, largest {max(errors):.0%},"
+        f" R squared of the logarithms of iteration times {explained:.2f}; the fastest of ReaL's"
+        f" four systems is found in {right} of {len(grid)} configurations.",
+        "",
+    ]
 
 
 def _classes(judged: Sequence[Judged]) -> list[str]:
