@@ -34,10 +34,12 @@ class Course:
         assert self.evaluation.plan.predicted is not None
         return self.evaluation.plan.predicted
 
-    @property
+    @cached_property
     def iteration_s(self) -> float:
-        """Seconds of an iteration."""
-        return self.simulation.iteration_s
+        """Seconds of an iteration; what staleness forbids to hide comes on top of training."""
+        simulated_s = self.simulation.iteration_s
+        busy_s = simulated_s - self.trainer_idle_s()
+        return max(simulated_s, busy_s + self.unhidden_s())
 
     @cached_property
     def stages_s(self) -> dict[Share, float]:
@@ -66,11 +68,20 @@ class Course:
             return self.stage_s("generate") + self.stage_s("score")
         return self.stage_s("generate")
 
+    def unhidden_s(self) -> float:
+        """Returns the generation that may not run while the iteration before trains.
+
+        Where at most a share of the samples may be of older weights, so much is generated ahead.
+        """
+        share = self.setting.staleness
+        is_apart = "shadow_actor" in self.setting.plan.placement
+        return (1 - share) * self.stage_s("generate") if is_apart and 0 < share < 1 else 0.0
+
     def trainer_idle_s(self) -> float:
         """Returns the seconds per iteration in which the devices that train only wait."""
         actor = next(g for g in self.simulation.groups if "actor" in g.roles)
         busy_s = self._seconds(lambda task: task.group == actor.name)
-        return max(0.0, self.iteration_s - busy_s)
+        return max(0.0, self.simulation.iteration_s - busy_s)
 
     def _seconds(self, is_meant: Callable[[Task], bool]) -> float:
         window = self.simulation.window

@@ -29,6 +29,9 @@ _UNCAPTURED_YEAR: Final = 2024
 """Engines of that year do not capture steps that are split over devices (vLLM 0.3 and 0.4)."""
 _OWN_LAUNCHES: Final = 20
 """The same in ReaL: fused norms, rotary embedding and attention."""
+_OLD_KERNELS_YEAR: Final = 2023
+_OLD_CACHE_READS: Final = 4
+"""Attention of that year works by query head; TensorRT-LLM 0.6 on grouped queries shows 4."""
 _SERVED_AT_ONCE: Final = {2023: 256, 2024: 256, 2025: 1024}
 """Source: vLLM's `max_num_seqs`, its default until and from V1 on."""
 
@@ -72,6 +75,7 @@ class GenerationRules:
             continuous=not in_rounds,
             launches=launches,
             copies_cache=kind == "transformers",
+            cache_reads=_OLD_CACHE_READS if self.facts.system.year == _OLD_KERNELS_YEAR else 1,
             most_samples=most,
             shares_prompts=kind == "serving",
             has_own_copy=kind == "serving" and role == "actor" and self._trains,

@@ -100,7 +100,8 @@ def _wait_s(course: Course, _: Assumptions) -> float:
         return course.stage_s("generate")
     fetched = setting.case.variant.get("require_batches", "")
     first = int(fetched) / setting.request.workload.mini_batches if fetched.isdecimal() else 0.0
-    return max(course.trainer_idle_s(), min(1.0, first) * course.stage_s("generate"))
+    first_s = min(1.0, first) * course.stage_s("generate")
+    return max(course.trainer_idle_s(), first_s, course.unhidden_s())
 
 
 def _overhead_s(course: Course, _: Assumptions) -> float:

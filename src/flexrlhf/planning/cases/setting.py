@@ -54,6 +54,12 @@ class Setting:
         return self.request.cluster.num_devices
 
     @property
+    def staleness(self) -> float:
+        """Largest share of samples from older weights, 0 where it is not stated."""
+        stated = self.case.variant.get("staleness", "")
+        return float(stated) if stated.replace(".", "", 1).isdecimal() else 0.0
+
+    @property
     def num_generating(self) -> int:
         """Devices that generate."""
         placement = self.plan.placement

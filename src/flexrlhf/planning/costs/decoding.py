@@ -126,6 +126,7 @@ class Decoder:
         cache_split = min(split, shape.cache_heads)
         cache = batch * context * shape.cache_values_per_token * self._width / cache_split
         moved = _COPIED_CACHE if self.engine.copies_cache else 1
+        moved *= min(self.engine.cache_reads, shape.heads // shape.cache_heads)
         return max(weights_s, products_s) + moved * cache / self._bandwidth / self.pipeline
 
     def _weights_read(self, batch: float) -> float:

@@ -40,6 +40,9 @@ class Engine:
     """Operations per layer that the host launches one by one in a decode step; 0: captured."""
     copies_cache: bool = False
     """Every step writes the whole cache anew, as `transformers` does when it appends by `cat`."""
+    cache_reads: int = 1
+    """Times that attention reads a cache which several query heads share, at most: kernels that
+    work head by head find only part of it still on the chip."""
     most_samples: int | None = None
     """Sequences that a replica decodes at once, at most; None: as many as memory holds."""
     shares_prompts: bool = True

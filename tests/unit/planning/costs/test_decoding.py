@@ -72,6 +72,16 @@ def test_a_cache_written_anew_is_moved_three_times():
     assert copied - plain == pytest.approx(2 * 4 * 1000 * 2**19 / (0.5 * 2039e9))
 
 
+def test_a_cache_that_heads_share_is_read_again_by_old_kernels():
+    shape = shape_named("llama2-70b")  # 64 heads share 8
+    once, often = (
+        replace(decoder(Engine(cache_reads=reads)), model=HeldModel(shape)).step_s(8, 1000)
+        for reads in (1, 4)
+    )
+    cache = 8 * 1000 * 2 * 80 * 8 * 128 * 2
+    assert often - once == pytest.approx(3 * cache / (0.5 * 2039e9))
+
+
 def test_weights_gathered_for_every_token_cost_a_ring_each():
     layout = Engine(mode="per_token")
     gathered = decoder(layout, devices=8).step_s(1, 10)
