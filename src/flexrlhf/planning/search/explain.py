@@ -17,6 +17,8 @@ _WORDS: Final[dict[Share, str]] = {
 }
 _TIE: Final = 0.03
 """Differences below this are ties: published runs differ by as much."""
+_UNSEEN: Final = 0.005
+"""Part of an iteration below which a difference is none in the digits that are shown."""
 
 
 def why_won(found: Found, gains: Gains, second: Found | None) -> str:
@@ -42,10 +44,16 @@ def why_lost(found: Found, winner: Found) -> str:
         f"{_WORDS[worst]} takes {ours.stage_s.get(worst, 0.0):.3g} s instead of "
         f"{best.stage_s.get(worst, 0.0):.3g} s"
     )
+    if losses[worst] < _UNSEEN * best.iteration_s:
+        reason = "no stage takes notably longer"
+    level = " (level)" if ratio < 1 + _TIE else ""
     idle = ours.shares.get("bubble", 0.0)
     moved = ours.shares.get("communication", 0.0) + ours.shares.get("sync", 0.0)
     waits = f"devices wait {idle:.0%} of the time and move data {moved:.0%}"
-    return f"{ours.iteration_s:.3g} s an iteration, {ratio:.2f} times the best: {reason}; {waits}."
+    return (
+        f"{ours.iteration_s:.3g} s an iteration, {ratio:.2f} times the best{level}: "
+        f"{reason}; {waits}."
+    )
 
 
 def why_unfit(found: Found) -> str:

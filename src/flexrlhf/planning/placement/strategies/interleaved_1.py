@@ -26,10 +26,11 @@ def interleaved_1(spec: AlgorithmSpec, cluster: Cluster) -> list[Arrangement] | 
         return Refusal(_NAME, why)
     models, devices = independent_models(spec), cluster.devices
     if len(devices) < len(models):
+        there = "one device" if len(devices) == 1 else f"{len(devices)} devices"
         return Refusal(
             _NAME,
             f"{len(models)} frozen models ({', '.join(models)}) cannot stand side by side on "
-            f"{len(devices)} devices.",
+            f"{there}.",
         )
     return [
         Arrangement(
