@@ -70,7 +70,7 @@ FITTED: Final[Mapping[str, tuple[str, ...]]] = {
         "collective_s",
         "network_efficiency",
     ),
-    "blackwell": ("train_efficiency", "forward_efficiency", "decode_bandwidth", "collective_s"),
+    "blackwell": ("decode_bandwidth", "collective_s"),
 }
 """Which constants the rows of a class can tell; the others keep their sources' values."""
 STARTS: Final[Mapping[str, Mapping[str, float]]] = {"trainer": {"link_efficiency": 0.03}}
