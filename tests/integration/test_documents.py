@@ -18,6 +18,7 @@ from flexrlhf import app
 from flexrlhf.cli import cli
 from flexrlhf.config.loading import build_config, load_config
 from flexrlhf.config.resolution import resolve
+from flexrlhf.planning.cluster.file_form import load_cluster
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "src" / "flexrlhf"
@@ -51,14 +52,21 @@ def blocks(page: Path) -> list[Block]:
     return found
 
 
-def configs() -> list[Any]:
-    """Every YAML block as (page, block)."""
+def configs(*, to_plan: bool) -> list[Any]:
+    """Every YAML block as (page, block): those about machines and placement, or all others."""
     return [
         pytest.param(page, block, id=f"{page.stem}-{block.file_name or number}")
         for page in FILES
         for number, block in enumerate(blocks(page))
         if block.language == "yaml"
+        and bool({"nodes", "cluster", "placement"} & set(yaml.safe_load(block.text))) == to_plan
     ]
+
+
+def write_files_of(page: Path) -> None:
+    for block in blocks(page):
+        if block.file_name:
+            Path(block.file_name).write_text(block.text)
 
 
 def prose(page: Path) -> str:
@@ -136,7 +144,7 @@ def test_commands_take_their_options(page: Path):
                 command.make_context(name, arguments)
 
 
-@pytest.mark.parametrize(("page", "block"), configs())
+@pytest.mark.parametrize(("page", "block"), configs(to_plan=False))
 def test_configs_pass_a_dry_run(
     page: Path,
     block: Block,
@@ -151,9 +159,7 @@ def test_configs_pass_a_dry_run(
         Path("models", model).symlink_to(tokenizer_folder)
     Path("prompts.jsonl").write_text('{"prompt": "a b", "answer": "1"}\n')
     Path("base.py").write_text("def score(completions): ...\n")
-    for other in blocks(page):
-        if other.file_name:
-            Path(other.file_name).write_text(other.text)
+    write_files_of(page)
     document = yaml.safe_load(block.text)
     if "algorithm" in document or "stages" in document:
         config = load_config(block.file_name or pytest.fail("A whole config has a file name."))
@@ -168,9 +174,29 @@ def test_configs_pass_a_dry_run(
     assert "colocated" in app.dry_run(resolve(config))
 
 
+@pytest.mark.parametrize(("page", "block"), configs(to_plan=True))
+def test_requests_can_be_planned(
+    page: Path, block: Block, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """A cluster is read; a part of a request is laid on the page's `request.yaml`."""
+    monkeypatch.chdir(tmp_path)
+    write_files_of(page)
+    document = yaml.safe_load(block.text)
+    if "nodes" in document:
+        assert load_cluster(block.file_name or pytest.fail("A cluster is a file.")).devices
+        return
+    quick = {"placement": {"strategy": "colocated"}}
+    request = quick | yaml.safe_load(Path("request.yaml").read_text()) | document
+    (best, *_) = app.plan(build_config(request))
+    assert best.predicted is not None
+
+
 def test_the_tree_names_every_room():
+    """Two levels of them; what lies deeper belongs to its room."""
     tree = (ROOT / "README.md").read_text()
     for room in ROOMS:
+        if len(room.relative_to(PACKAGE).parts) > 2:
+            continue
         assert re.search(rf"^ +{room.name}/ ", tree, re.MULTILINE) or room.name == "timeline"
 
 
