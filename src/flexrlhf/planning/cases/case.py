@@ -21,7 +21,8 @@ from flexrlhf.planning.costs.shape_catalogue import SHAPES
 
 _MOST: Final = 1e12
 """Nothing that the columns count is larger."""
-_MOST_DEVICES: Final = 65536
+MOST_DEVICES: Final = 65536
+"""Devices that a case may have."""
 _COUNTED_VARIANTS: Final = ("gpus_critic", "gpus_reference", "gpus_reward")
 _MAY_BE_ZERO: Final = ("n_gpus_other", "zero_stage", "lora_rank", "prompt_tokens_mean")
 
@@ -120,8 +121,8 @@ def _device_count(column: str, text: str, line: int) -> float:
     least = 0 if column in _MAY_BE_ZERO else 1
     if value is None or not math.isfinite(value) or value != int(value) or value < least:
         raise CaseRefused(f"{column} = {text} is no positive whole number")
-    if value > _MOST_DEVICES:
-        raise _absurd(column, text, line, f"at most {_MOST_DEVICES} devices")
+    if value > MOST_DEVICES:
+        raise _absurd(column, text, line, f"at most {MOST_DEVICES} devices")
     return value
 
 

@@ -8,7 +8,7 @@ from typing import Final
 
 from flexrlhf.core.errors import nearest
 from flexrlhf.planning.cases.assumptions import Assumptions
-from flexrlhf.planning.cases.case import Case
+from flexrlhf.planning.cases.case import MOST_DEVICES, Case
 from flexrlhf.planning.cases.systems import System
 from flexrlhf.planning.cluster.catalogue import DEVICE_TYPES, usual_link
 from flexrlhf.planning.cluster.cluster import Cluster, Node
@@ -79,7 +79,8 @@ def _num_devices(case: Case, taken: Assumptions) -> int:
     if sum(parts):
         return taken.take("n_gpus", int(sum(parts)), "sum of its parts")
     degrees = case.count("tp_train") * case.count("pp_train") * case.count("dp_train")
-    return taken.take("n_gpus", max(8, degrees), "a node, or as many as the degrees ask for")
+    asked = min(MOST_DEVICES, max(8, degrees))
+    return taken.take("n_gpus", asked, "a node, or as many as the degrees ask for")
 
 
 def _per_node(case: Case, device: str, num_devices: int, taken: Assumptions) -> int:
@@ -117,7 +118,7 @@ def _mixed(case: Case, text: str, taken: Assumptions) -> Cluster:
         share = case.count("n_gpus", 8 * len(parts)) // len(parts)
         if count is None:
             count = str(taken.take(f"number of {name}", max(1, share), "equal parts"))
-        pools.append((name, max(1, int(count))))
+        pools.append((name, min(MOST_DEVICES, max(1, int(count)))))
     pools.sort(key=lambda pool: -DEVICE_TYPES[pool[0]].peak_flops("float16"))
     between = taken.take("network", _SLOW_NETWORK, "between unlike devices")
     return _joined(pools, per_node, link_type(between))

@@ -12,6 +12,8 @@ from typing import Final
 
 from flexrlhf.core.errors import ConfigError
 
+_SUREST: Final = 1 - 1e-12
+"""The share of sequences beyond which no longer one is looked for."""
 NUM_QUANTILES: Final = 32
 """Equally likely lengths by which a distribution is held; enough for 1 % of a sum of steps."""
 
@@ -95,7 +97,7 @@ class Lengths:
 
     def longest_of(self, count: float) -> float:
         """Returns the length that the longest of `count` sequences has in the median case."""
-        point = 0.5 ** (1.0 / max(count, 1.0))
+        point = min(0.5 ** (1.0 / max(count, 1.0)), _SUREST)
         held = len(self.quantiles)
         if point * held <= held - 0.5:
             return self.quantiles[min(int(point * held), held - 1)]

@@ -139,3 +139,19 @@ def test_mixed_devices_train_on_the_faster_ones(row):
         metric="train_time",
     )
     assert answer(mixed).value == pytest.approx(answer(row(metric="train_time")).value, rel=0.2)
+
+
+@pytest.mark.parametrize(
+    "extreme",
+    [
+        {"n_gpus": "65536"},
+        {"n_gpus": "", "tp_train": "1e12"},
+        {"prompts_per_iteration": "1e12", "samples_per_prompt": "1e12"},
+        {"num_minibatches": "1e12", "epochs": "1e12"},
+        {"response_tokens_max": "1e12"},
+        {"gpu": "mixed:999999xA100-80G"},
+        {"gpu": "mixed:"},
+    ],
+)
+def test_extremes_are_answered_at_once(row, extreme):
+    assert answer(row(**extreme)).value > 0
