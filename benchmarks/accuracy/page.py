@@ -278,10 +278,10 @@ WHY: Final = (
     " offloaded run is several times slower than its parts.",
     "- **flex-batch**: 24 and 36 samples need 1.1 GB each; what PyTorch keeps for 256 tokens of a"
     " 7B model without recomputation is counted as 1.4 GB, and the driver's share comes on top.",
-    "- **trtllm**: Falcon-180B at 128 sequences is slower than weights, cache and products explain.",
+    "- **trtllm**: Falcon-180B at 128 sequences is slower than weights, cache and products say.",
     "- **dschat-blog, 30B on 8 devices**: its largest batch is counted too small.",
-    "- **nemo-rl, qwen3-235b and deepseek-v3**: decoding of mixtures over many devices is known only"
-    " through whole iterations; expert parallelism's exchanges are not modelled.",
+    "- **nemo-rl, qwen3-235b and deepseek-v3**: decoding of mixtures over many devices is known"
+    " only through whole iterations; exchanges between experts are not modelled.",
     "- **nemo-rl, nemotron3-nano**: the printed total of tokens and the printed tokens/s differ by"
     " a factor of eight.",
     "- **verl-async**: mean lengths are not stated and drift during training; its authors' own two"
