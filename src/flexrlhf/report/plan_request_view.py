@@ -70,9 +70,10 @@ def _sentences(request: PlanRequest) -> Iterator[str]:
     steps = workload.mini_batches * workload.epochs
     yield f"{_count(steps, 'optimiser step')} an iteration."
     if spec.generates and (request.sync_every > 1 or request.max_staleness):
+        every = "" if request.sync_every == 1 else f"{request.sync_every} "
         yield (
-            f"New weights go to the shadows every {_count(request.sync_every, 'iteration')}; "
-            f"answers may be {_count(request.max_staleness, 'version')} old."
+            f"New weights go to shadows every {every}iteration{'s' if every else ''}; answers may "
+            f"be {_count(request.max_staleness, 'version')} old."
         )
     yield f"Wanted: {_OBJECTIVES[request.objective]},"
     yield f"with at most {request.memory_fill:.0%} of a device's memory filled."

@@ -120,22 +120,38 @@ def _gains(winner: Winner) -> Html:
 
 
 def _timeline(winner: Winner, figures: dict[str, Figure], name: str) -> Html:
-    figures[name] = timeline_figure({"simulated": _named(winner)}, winner.iteration)
+    timeline = _steady(winner)
+    figures[name] = timeline_figure({"simulated": timeline}, winner.iteration)
     words = (
         "Simulated. A lane is a group of devices that work together, with their numbers; hatched: "
         "data moves."
     )
+    if any(span.attributes["iteration"] != winner.iteration for span in timeline.spans):
+        words += (
+            " Iterations overlap: what the devices do for others meanwhile is drawn too, so one "
+            "takes longer than the time between two."
+        )
     plot = element("div", class_="plot timeline", data_figure=name)
     return join([_quiet(words), element("figure", plot, class_="chart")])
 
 
-def _named(winner: Winner) -> Timeline:
-    """One iteration, with the devices of each group in its lane's name."""
+def _steady(winner: Winner) -> Timeline:
+    """An iteration and what starts beside it, with the devices of each group in its lane's name."""
     names = {
         group.name: f"{group.name} · {format_ranges(group.devices)}" for group in winner.groups
     }
-    spans = (span for span in winner.timeline.spans if span.iteration == winner.iteration)
-    return Timeline(names.values(), (replace(span, track=names[span.track]) for span in spans))
+    start_s, end_s = winner.timeline.window(winner.iteration)
+    spans = (
+        replace(
+            span,
+            track=names[span.track],
+            iteration=winner.iteration,
+            attributes={**span.attributes, "iteration": span.iteration},
+        )
+        for span in winner.timeline.spans
+        if span.iteration == winner.iteration or start_s <= span.start_s < end_s
+    )
+    return Timeline(names.values(), spans)
 
 
 def _memory(winner: Winner, figures: dict[str, Figure], name: str) -> Html:

@@ -23,7 +23,7 @@ from flexrlhf.report.plan_tables import ranking_table, time_table
 
 
 @cache
-def planned(strategy: str) -> StagePlans:
+def planned(strategy: str, max_staleness: int = 0) -> StagePlans:
     """PPO with small models on two nodes of two devices."""
     config = build_config(
         {
@@ -37,6 +37,7 @@ def planned(strategy: str) -> StagePlans:
                 "links": {"inside_pool": "InfiniBand-200G"},
             },
             "placement": {"strategy": strategy},
+            "weights": {"max_staleness": max_staleness},
         }
     )
     (stage,) = stage_plans(resolve(config))
@@ -171,3 +172,17 @@ def figures_of(page: str) -> dict[str, Any]:
     found = re.search(r'id="figures">(.*?)</script>', page, re.DOTALL)
     assert found is not None
     return json.loads(found[1])
+
+
+def test_iterations_that_overlap_are_drawn_with_their_neighbours():
+    page = plan_page([planned("disaggregated", 1)])
+    assert "Iterations overlap" in page
+    assert "answers may be 1 version old" in page
+    assert "Iterations overlap" not in plan_page([planned("disaggregated")])
+    numbers = {
+        found
+        for trace in figures_of(page)["timeline"]["data"]
+        for text in trace["hovertext"]
+        for found in re.findall(r"<br>iteration: (\d+)", text)
+    }
+    assert len(numbers) > 1
