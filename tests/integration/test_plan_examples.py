@@ -89,6 +89,31 @@ def test_the_command_prints_one_document_and_writes_a_page(
     assert page.read_text().startswith("<!doctype html>")
 
 
+def test_each_stage_of_a_run_is_planned_with_the_models_of_those_before(
+    command: Callable[..., tuple[int, str, str]], tmp_path: Path
+):
+    request, page = tmp_path / "stages.yaml", tmp_path / "plan.html"
+    request.write_text(
+        """
+        cluster: {nodes: [{count: 1, devices: 2, type: A100-80G}]}
+        model: {actor: {shape: smollm2-135m}}
+        stages:
+          - {name: sft, algorithm: {name: sft}}
+          - name: dpo
+            algorithm: {name: dpo}
+            model: {actor: {path: "stage:sft/actor"}}
+        """
+    )
+    status, out, _ = command("plan", request, "--json", "--html", page)
+    assert status == 0
+    answer = json.loads(out)
+    assert list(answer["stages"]) == ["sft", "dpo"]
+    winners = [stage["plans"][0] for stage in answer["stages"].values()]
+    assert answer["plans"] == winners
+    assert set(winners[1]["placement"]) == {"actor", "reference"}
+    assert page.read_text().count('role="tabpanel"') == 2
+
+
 @pytest.mark.parametrize("path", sorted(PLANS.glob("*.yaml")), ids=lambda path: path.stem)
 def test_every_example_can_be_read(path: Path):
     config = app.load(path)

@@ -48,8 +48,11 @@ def check_needs(
 
 
 def is_for_planning_only(config: RunConfig) -> bool:
-    """Says whether a role has only a shape, so that the config can be planned but not trained."""
-    return any(model.shape is not None for _, model in _given_models(config))
+    """Says whether the config can be planned but not trained: for described machines, or a shape.
+
+    A later stage may take its model from such a one, so that it has no shape itself.
+    """
+    return config.cluster != "auto" or any(model.shape is not None for _, model in _given_models(config))
 
 
 def _given_models(config: RunConfig) -> Iterator[tuple[Role, RoleModel]]:
