@@ -36,6 +36,7 @@ class Cluster:
     between: Mapping[frozenset[str], Link] = field(hash=False)
     """Link between nodes of two pools; a pool with itself: between its own nodes."""
     _homes: Mapping[int, Node] = field(init=False, repr=False, compare=False)
+    _hash: int = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         homes = {device: node for node in self.nodes for device in node.devices}
@@ -52,6 +53,11 @@ class Cluster:
                 "Number the devices through.",
             )
         object.__setattr__(self, "_homes", homes)
+        object.__setattr__(self, "_hash", hash(self.nodes))
+
+    def __hash__(self) -> int:
+        """Returns a number kept from the start: a search looks up clusters thousands of times."""
+        return self._hash
 
     @classmethod
     def uniform(

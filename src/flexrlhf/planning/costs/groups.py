@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import pairwise
 
-from flexrlhf.planning.cluster.cluster import Cluster
+from flexrlhf.planning.cluster.cluster import Cluster, Node
+from flexrlhf.planning.cluster.device_type import DeviceType
 from flexrlhf.planning.cluster.link import Link
 from flexrlhf.planning.costs.layout import Layout
 
@@ -34,26 +36,26 @@ class CommunicationGroup:
 
 def tensor_group(cluster: Cluster, devices: Sequence[int], layout: Layout) -> CommunicationGroup:
     """Returns the first tensor-parallel group: neighbours."""
-    return _group(cluster, devices, range(layout.tensor))
+    return _group(cluster, tuple(devices), range(layout.tensor))
 
 
 def data_group(cluster: Cluster, devices: Sequence[int], layout: Layout) -> CommunicationGroup:
     """Returns the group that reduces the gradients of one shard: every `tensor`-th device."""
     positions = range(0, layout.tensor * layout.data, layout.tensor)
-    return _group(cluster, devices, positions)
+    return _group(cluster, tuple(devices), positions)
 
 
 def shard_group(cluster: Cluster, devices: Sequence[int], layout: Layout) -> CommunicationGroup:
     """Returns the group over which ZeRO shards: the first `shard` members of a data group."""
     positions = range(0, layout.tensor * layout.shard, layout.tensor)
-    return _group(cluster, devices, positions)
+    return _group(cluster, tuple(devices), positions)
 
 
 def replica_group(cluster: Cluster, devices: Sequence[int], layout: Layout) -> CommunicationGroup:
     """Returns the group of equal shards, one in each block of a hybrid sharding."""
     step = layout.tensor * layout.shard
     positions = range(0, layout.tensor * layout.data, step)
-    return _group(cluster, devices, positions)
+    return _group(cluster, tuple(devices), positions)
 
 
 def pipeline_link(cluster: Cluster, devices: Sequence[int], layout: Layout) -> Link:
@@ -63,7 +65,19 @@ def pipeline_link(cluster: Cluster, devices: Sequence[int], layout: Layout) -> L
     return cluster.link_between(first, second)
 
 
-def _group(cluster: Cluster, devices: Sequence[int], positions: range) -> CommunicationGroup:
+def slowest_device(cluster: Cluster, devices: tuple[int, ...], dtype: str) -> DeviceType:
+    """Returns the type among the devices that computes slowest; the others wait for it."""
+    types = {node.device.name: node.device for node in _nodes_of(cluster, devices)}
+    return min(types.values(), key=lambda kind: kind.peak_flops(dtype))
+
+
+@lru_cache(maxsize=1024)
+def _nodes_of(cluster: Cluster, devices: tuple[int, ...]) -> tuple[Node, ...]:
+    return cluster.nodes_of(devices)
+
+
+@lru_cache(maxsize=4096)
+def _group(cluster: Cluster, devices: tuple[int, ...], positions: range) -> CommunicationGroup:
     members = [devices[position] for position in positions]
     nodes = cluster.nodes_of(members)
     inside = min((node.link for node in nodes), key=lambda link: link.bandwidth)

@@ -60,7 +60,9 @@ class Combination:
 
 
 class Combinations:
-    """All combinations in the order of their bounds; those that cannot fit come last.
+    """The combinations that may fit, in the order of their bounds.
+
+    Where the one that rests on least memory cannot fit, it comes last, to say what is lacking.
 
     The bound is the time that the busiest device has work, or that the longest chain takes,
     whichever is longer, with the memory that the roles leave each other. A heap over neighbours
@@ -89,6 +91,10 @@ class Combinations:
     def __iter__(self) -> Iterator[Combination]:
         if not all(self._options):
             return
+        leanest = self._combination(tuple(map(_leanest, self._options)))
+        if not self._may_fit():
+            yield leanest
+            return
         first = tuple(0 for _ in self._roles)
         heap = [(self._floor(first), first)]
         seen = {first}
@@ -98,13 +104,26 @@ class Combinations:
             while waiting and waiting[0][0] <= floor:
                 yield heapq.heappop(waiting)[2]
             found = self._combination(places)
-            heapq.heappush(waiting, (found.bound_s, places, found))
+            if math.isfinite(found.bound_s):
+                heapq.heappush(waiting, (found.bound_s, places, found))
             for neighbour in self._neighbours(places):
                 if neighbour not in seen:
                     seen.add(neighbour)
                     heapq.heappush(heap, (self._floor(neighbour), neighbour))
         while waiting:
             yield heapq.heappop(waiting)[2]
+        if math.isinf(leanest.bound_s):
+            yield leanest
+
+    def _may_fit(self) -> bool:
+        """Whether the least that rests and the least that any role adds fit together."""
+        resting = [min(option.resting_bytes for option in held) for held in self._options]
+        added = [min(map(_least_added, held)) for held in self._options]
+        return all(
+            sum(resting[index] for index in meeting) + max(added[index] for index in meeting)
+            <= devices.limit_bytes
+            for meeting, devices in zip(self._meetings, self._shared, strict=True)
+        )
 
     def _neighbours(self, places: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
         for index, place in enumerate(places):
@@ -137,3 +156,13 @@ class Combinations:
             for option, left in zip(chosen, available, strict=True)
             for stage, load in option.loads.items()
         }
+
+
+def _leanest(options: Sequence[Option]) -> int:
+    """The place of the option that rests on least memory."""
+    return min(range(len(options)), key=lambda place: options[place].resting_bytes)
+
+
+def _least_added(option: Option) -> float:
+    """Bytes of the stage that adds most, with the smallest pass."""
+    return max((load.working_bytes[0] for load in option.loads.values()), default=0.0)

@@ -95,6 +95,7 @@ class Search:
         Arrangements are gone through in the order of what they can give at best.
         """
         best: Found | None = None
+        self._known.fronts.clear()  # they were found under the limit of another strategy
         for floor, held in sorted(self._fields(arrangements), key=lambda entry: entry[0]):
             limit = math.inf if best is None else self.score(best.best)
             if floor >= limit and not self._exhaustive:
@@ -133,7 +134,13 @@ class Search:
         Where none fits, the one that rests on least memory is evaluated to say what it lacks.
         """
         is_divided = len(field.pools) > 1 and not self._exhaustive
-        entries = self._by_pools(field) if is_divided else self._by_combinations(field)
+        if is_divided and math.isinf(limit):
+            for wanted, evaluation in self._first(field):
+                limit = min(limit, self.score(evaluation))
+                yield wanted, evaluation
+        entries = self._by_combinations(field)
+        if is_divided:
+            entries = self._by_pools(field, limit / self._score_of(field.arrangement, 1.0))
         for bound, wanted, prepared in entries:
             if self._score_of(field.arrangement, bound) >= limit and not self._exhaustive:
                 break
@@ -171,9 +178,24 @@ class Search:
             bound, _, wanted, prepared = heapq.heappop(waiting)
             yield bound, wanted, prepared
 
-    def _by_pools(self, field: _Field) -> Iterator[_Entry]:
-        """Combinations of the choices of every pool, best bound first."""
-        fronts = [field.front(pool, self._count) for pool in field.pools]
+    def _first(self, field: _Field) -> Iterator[tuple[Plan, Evaluation]]:
+        """The fastest choices of each pool that fit: a plan to measure all others by."""
+        first = [field.first_choice(pool, self._count) for pool in field.pools]
+        choices = [choice for choice in first if choice is not None]
+        if len(choices) == len(first):
+            wanted = field.plan_of(joined(choices, field.roles)[0])
+            self._num_simulated += 1
+            prepared = prepare(self._request, wanted, field.depth)
+            yield wanted, run(self._request, prepared, field.depth, field.graph_of)
+
+    def _by_pools(self, field: _Field, limit_s: float) -> Iterator[_Entry]:
+        """Combinations of the choices of every pool, best bound first.
+
+        Args:
+            field: the arrangement.
+            limit_s: choices that keep a pool busy for so long are left out.
+        """
+        fronts = [field.front(pool, self._count, limit_s) for pool in field.pools]
         if not all(front.choices for front in fronts):
             found = [front.least for front in fronts if front.least is not None]
             field.least = found[0] if found else None
@@ -267,34 +289,61 @@ class _Field:
         """Returns all combinations, best bound first."""
         return Combinations(self._options, self._shared, self._chains)
 
-    def front(self, pool: Sequence[Role], count: Callable[[], None]) -> PoolFront:
+    def front(self, pool: Sequence[Role], count: Callable[[], None], limit_s: float) -> PoolFront:
         """Returns the choices of a pool, found once for all arrangements that have it.
+
+        What is found under one limit serves under every lower one, and limits only fall.
 
         Args:
             pool: its roles.
             count: called for every combination that is looked at.
+            limit_s: choices that keep the pool busy for so long are left out.
         """
         key = tuple(self._key(role) for role in pool)
         if key not in self._known.fronts:
-            self._known.fronts[key] = self._find_front(pool, count)
+            self._known.fronts[key] = self._find_front(pool, count, limit_s)
         return self._known.fronts[key]
 
-    def _find_front(self, pool: Sequence[Role], count: Callable[[], None]) -> PoolFront:
-        front = PoolFront(len({self.arrangement.devices[role] for role in pool}) == 1)
-        shared = [devices for devices in self._shared if set(devices.roles) <= set(pool)]
-        for combination in Combinations({r: self._options[r] for r in pool}, shared, ()):
+    def first_choice(self, pool: Sequence[Role], count: Callable[[], None]) -> PoolChoice | None:
+        """Returns the first choice by the bounds that fits; None if there is none."""
+        for combination in self._pool_combinations(pool):
             count()
             if math.isinf(combination.bound_s):
-                front.least = smaller(front.least, combination)
-            elif not front.beats(combination.stage_s):
-                plan = self.plan_of(combination.options)
-                prepared = prepare(
-                    self._request, plan, self.depth, held=tuple(self.arrangement.devices)
-                )
-                times = self.times_of(combination.options, prepared)
-                if prepared.fit.is_feasible and not front.beats(times):
-                    front.add(PoolChoice(combination.options, times))
+                return None
+            if choice := self._choice(combination):
+                return choice
+        return None
+
+    def _find_front(
+        self, pool: Sequence[Role], count: Callable[[], None], limit_s: float
+    ) -> PoolFront:
+        front = PoolFront(len({self.arrangement.devices[role] for role in pool}) == 1)
+        for combination in self._pool_combinations(pool):
+            if limit_s <= combination.bound_s < math.inf:
+                break
+            count()
+            if math.isinf(combination.bound_s):
+                front.least = combination
+                break
+            if front.beats(combination.stage_s):
+                continue
+            choice = self._choice(combination)
+            if choice is not None and not front.beats(choice.stage_s):
+                front.add(choice)
         return front
+
+    def _pool_combinations(self, pool: Sequence[Role]) -> Combinations:
+        shared = [devices for devices in self._shared if set(devices.roles) <= set(pool)]
+        return Combinations({role: self._options[role] for role in pool}, shared, ())
+
+    def _choice(self, combination: Combination) -> PoolChoice | None:
+        """Returns the choice that a combination makes; None if it does not fit after all."""
+        held = tuple(self.arrangement.devices)
+        plan = self.plan_of(combination.options)
+        prepared = prepare(self._request, plan, self.depth, held=held)
+        if not prepared.fit.is_feasible:
+            return None
+        return PoolChoice(combination.options, self.times_of(combination.options, prepared))
 
     def _key(self, role: Role) -> _Key:
         """What the options of a role depend on; its part of a rollout makes the depth count."""

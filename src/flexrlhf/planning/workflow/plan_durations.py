@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Final
 
 from flexrlhf.core.names import Role
@@ -17,6 +18,7 @@ from flexrlhf.planning.costs.groups import (
     pipeline_link,
     replica_group,
     shard_group,
+    slowest_device,
     tensor_group,
 )
 from flexrlhf.planning.costs.layout import Layout
@@ -73,7 +75,7 @@ class PlanDurations:
             placed.role: self._decoder_of(placed) for placed in roles if placed.engine is not None
         }
         self._times: dict[tuple[str, Role | None], TaskTime] = {}
-        self.links: Mapping[str, float] = self._adapters()
+        self.links: Mapping[str, float] = _adapters(cluster, calibration.network_efficiency)
 
     def task_time(self, task: Task) -> TaskTime:
         """Returns how long `task` occupies its group; tasks of one operation and role are alike."""
@@ -202,11 +204,11 @@ class PlanDurations:
     def _peak_bytes(self, task: Task) -> int:
         """Of the fullest device of the group while the task's role is at work."""
         stage = "score" if task.stage == "advantage" else task.stage
-        devices = set(self._groups[task.group].devices)
+        roles = self._groups[task.group].roles
         needs = [
             self._memory.need(kind, stage).total
             for kind in self._memory.kinds
-            if devices & set(kind.devices)
+            if any(role in kind.roles for role in roles)
         ]
         return int(max(needs, default=0.0))
 
@@ -242,18 +244,19 @@ class PlanDurations:
         return shard_group(self._cluster, placed.devices, placed.layout)
 
     def _slowest(self, placed: PlacedRole) -> DeviceType:
-        types = (self._cluster.device_type(device) for device in placed.devices)
-        return min(types, key=lambda kind: kind.peak_flops(placed.model.compute_dtype))
+        return slowest_device(self._cluster, placed.devices, placed.model.compute_dtype)
 
     def _nodes(self, group: DeviceGroup) -> Sequence[Node]:
         return self._cluster.nodes_of(group.devices)
 
-    def _adapters(self) -> dict[str, float]:
-        """One shared link per node: all its adapters towards other nodes."""
-        found: dict[str, float] = {}
-        for node in self._cluster.nodes:
-            others = [other for other in self._cluster.nodes if other.index != node.index][:1]
-            for other in others:
-                link = self._cluster.link_between(node, other)
-                found[f"node{node.index}"] = link.bandwidth * self._calibration.network_efficiency
-        return found
+
+@lru_cache(maxsize=64)
+def _adapters(cluster: Cluster, efficiency: float) -> Mapping[str, float]:
+    """One shared link per node: all its adapters towards other nodes."""
+    nodes = cluster.nodes
+    return {
+        f"node{node.index}": cluster.link_between(node, nodes[node is nodes[0]]).bandwidth
+        * efficiency
+        for node in nodes
+        if len(nodes) > 1
+    }
