@@ -61,7 +61,7 @@ def test_a_config_that_is_a_folder_or_binary_is_said(refused, tmp_path):
         ("training.betas=[0.9, 1.0]", "training.betas.1 = 1.0: out of range"),
         ("data.prompts.path=~nobody-of-this-name/x", "Could not determine home directory"),
         (f"data.prompts.path={'x' * 5000}", "File name too long"),
-        ("rollout.engine=vlm", "native or transformers"),
+        ("rollout.engine=vlm", "Did you mean 'vllm'?"),
         ("run.trackers=[wandb]", "tensorboard"),
     ],
 )
