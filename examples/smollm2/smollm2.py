@@ -24,8 +24,8 @@ from flexrlhf.report.progress_picture import write_progress_picture
 FOLDER = Path(__file__).parent
 DATA = FOLDER / "data"
 MODEL = "SmolLM2-135M-Instruct.Q4_1.gguf"
-TASK = {"min_terms": 2, "max_terms": 2, "min_digits": 1, "max_digits": 2}
-NUM_HELD_OUT = 200
+TASK = {"min_terms": 2, "max_terms": 2, "min_digits": 1, "max_digits": 1}
+NUM_HELD_OUT = 64
 
 
 def main() -> None:
