@@ -36,8 +36,8 @@ smollm2: $(WHEELS)/.smollm2
 	$(BIN)/python examples/smollm2/smollm2.py --wheels $(WHEELS)
 
 lint: $(VENV)/.dev
-	$(BIN)/ruff check src tests examples
-	$(BIN)/ruff format --check src tests examples
+	$(BIN)/ruff check src tests examples benchmarks
+	$(BIN)/ruff format --check src tests examples benchmarks
 	$(BIN)/codespell src examples docs *.md
 
 types: $(VENV)/.dev

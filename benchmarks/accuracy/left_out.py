@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-
 from fit import FITTED, ClassFit, fit_class
 from rows import Measured
 

@@ -11,8 +11,8 @@ from typing import Final
 
 from flexrlhf.planning.cases.assumptions import Assumptions
 from flexrlhf.planning.cases.case import case_of
-from flexrlhf.planning.cases.setting import setting_of
 from flexrlhf.planning.cases.prediction import Predicted, predict_row
+from flexrlhf.planning.cases.setting import setting_of
 from flexrlhf.planning.costs.calibration import Calibration
 
 PUBLISHED: Final = Path(__file__).parents[1] / "published" / "published_throughput.csv"

@@ -52,7 +52,8 @@ def is_for_planning_only(config: RunConfig) -> bool:
 
     A later stage may take its model from such a one, so that it has no shape itself.
     """
-    return config.cluster != "auto" or any(model.shape is not None for _, model in _given_models(config))
+    has_shapes = any(model.shape is not None for _, model in _given_models(config))
+    return config.cluster != "auto" or has_shapes
 
 
 def _given_models(config: RunConfig) -> Iterator[tuple[Role, RoleModel]]:
