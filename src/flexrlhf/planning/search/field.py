@@ -180,7 +180,10 @@ class Field:
 
 def bare_plan(arrangement: Arrangement) -> Plan:
     """Returns an arrangement as a plan with no degree chosen: enough for its groups and graphs."""
-    whole = {r: RolePlacement(d, data_parallel=len(d)) for r, d in arrangement.devices.items()}
+    whole: dict[Role, RolePlacement] = {
+        role: RolePlacement(devices, data_parallel=len(devices))
+        for role, devices in arrangement.devices.items()
+    }
     return _plan(arrangement, whole)
 
 
