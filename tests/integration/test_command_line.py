@@ -83,7 +83,8 @@ def test_dry_run_explains_and_starts_nothing(command, document, tmp_path, monkey
     assert config["training"]["mini_batch_samples"] == 16
     assert re.search(r"samples per iteration +16$", out, re.MULTILINE)
     assert re.search(r"optimiser steps of the run +4$", out, re.MULTILINE)
-    assert "1. colocated: actor on [0]" in out
+    assert re.search(r"^  actor +devices 0: tp 1, pp 1, dp 1$", out, re.MULTILINE)
+    assert "1. colocated: The run has one device" in out
 
 
 def test_dry_run_finds_what_is_wrong(command, config_file, document, tmp_path):
