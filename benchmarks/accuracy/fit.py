@@ -55,7 +55,7 @@ FITTED: Final[Mapping[str, tuple[str, ...]]] = {
         "launch_s",
         "task_s",
     ),
-    "trainer": ("train_efficiency", "link_efficiency"),
+    "trainer": ("train_efficiency",),
     "h20": (
         "train_efficiency",
         "forward_efficiency",
@@ -73,12 +73,9 @@ FITTED: Final[Mapping[str, tuple[str, ...]]] = {
     "blackwell": ("decode_bandwidth", "collective_s"),
 }
 """Which constants the rows of a class can tell; the others keep their sources' values."""
-STARTS: Final[Mapping[str, Mapping[str, float]]] = {"trainer": {"link_efficiency": 0.03}}
-"""Where a fit begins if not at the default: both models of this class show the time of about 9 GB/s
-per device for their weights, so its devices are taken not to use NVLink."""
 MOST: Final[Mapping[str, float]] = {"train_efficiency": 0.6, "forward_efficiency": 0.75}
 """What no product of a whole model reaches. Source: llm-analysis README: at most 0.5 and 0.7."""
-_SHARES: Final = ("_efficiency", "_bandwidth")
+_SHARES: Final = ("_efficiency", "decode_bandwidth")
 
 
 @dataclass(frozen=True)
@@ -122,8 +119,7 @@ def fit_class(name: str, rows: Sequence[Measured], *, at: Calibration | None = N
             errors[tables == table] -= np.median(errors[tables == table])
         return errors
 
-    starts = STARTS.get(name, {})
-    start = np.log([starts.get(constant, getattr(DEFAULT, constant)) for constant in constants])
+    start = np.log([getattr(DEFAULT, constant) for constant in constants])
     bounds = [_bounds(constant) for constant in constants]
     if at is not None:
         point = np.log([getattr(at, constant) for constant in constants])

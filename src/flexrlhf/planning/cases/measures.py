@@ -141,8 +141,8 @@ def _train_rate(course: Course, _: Assumptions) -> float:
 
 
 def _pass_s(course: Course) -> float:
-    """Forward and backward without the optimiser."""
-    return course.operation_s("forward_backward")
+    """Forward and backward without the optimiser, and what a trainer alone writes for engines."""
+    return course.operation_s("forward_backward") + course.setting.written_s
 
 
 def _flops(course: Course, *, factor: float, role: Role = "actor") -> float:
@@ -155,7 +155,8 @@ def _flops(course: Course, *, factor: float, role: Role = "actor") -> float:
 
 def _mfu(course: Course, _: Assumptions) -> float:
     request = course.setting.request
-    train_s = course.operation_s("forward_backward", "actor") / request.workload.epochs
+    passes_s = course.operation_s("forward_backward", "actor") + course.setting.written_s
+    train_s = passes_s / request.workload.epochs
     peak = request.cluster.device_type(0).peak_flops(request.models["actor"].compute_dtype)
     devices = len(course.setting.plan.placement["actor"].devices)
     return _flops(course, factor=3) / train_s / devices / peak

@@ -32,6 +32,8 @@ _PLANNED_AS: Final[dict[str, StrategyName]] = {
 }
 _ASYNCHRONOUS: Final = ("async_disaggregated", "async_colocated")
 _STREAMED_PARTS: Final = 4
+_WRITTEN_BYTES: Final = 2
+"""Bytes per parameter of weights in files."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +66,16 @@ class Setting:
         """Devices that generate."""
         placement = self.plan.placement
         return len(placement.get("shadow_actor", placement["actor"]).devices)
+
+    @property
+    def written_s(self) -> float:
+        """Seconds per micro-batch in which a trainer, measured alone, writes weights to files."""
+        passes = self.system.passes_per_write if self.strategy == "trainer_only" else 0
+        model = self.request.models["actor"]
+        if not passes or model.lora_rank:
+            return 0.0
+        num_bytes = model.num_params * _WRITTEN_BYTES
+        return num_bytes / self.request.calibration.file_bandwidth / passes
 
     @property
     def leaves_out_scoring(self) -> bool:

@@ -2,7 +2,7 @@
 
 Sources: DeepSpeed-Chat's and trlX's repositories of 2023; FlexRLHF's released code; OpenRLHF,
 README and commit 0baf3dd; ReaL, arXiv 2406.14088; verl's documentation; NeMo-RL, recipes of v0.6;
-prime-rl, commit 559b447.
+prime-rl, commit 559b447, whose benchmark files name two micro-batches a step.
 """
 
 from __future__ import annotations
@@ -46,6 +46,9 @@ class System:
     """Where generation is apart, the trainer computes the actor's log-probs once more."""
     rolls_in_parts: bool = False
     """Prompts go to the engine in parts, each scored before the next."""
+    passes_per_write: int = 0
+    """Micro-batches after which its trainer, measured alone, has written its weights into a folder
+    for the engines; 0: it writes none."""
     is_stage_timed: bool = False
     """Its samples/s leave out the scoring stage."""
 
@@ -95,7 +98,7 @@ _SYSTEMS: Final = (
     System("LlamaRL", 2025),
     System("NeMo-RL", 2025, backend="megatron"),
     System("Nereus", 2025),
-    System("prime-rl", 2025),
+    System("prime-rl", 2025, passes_per_write=2),
     System("StreamRL", 2025, backend="megatron"),
     System("TRL", 2025, pads=True),
     System("verl", 2025, scores_actor_when_apart=False),

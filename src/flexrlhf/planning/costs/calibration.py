@@ -47,6 +47,10 @@ class Calibration:
     tensor_s: float = 8.0e-4
     """Seconds per tensor where weights are sent one by one. Source: verl's documentation: 30B and
     235B models, of 18,000 and 36,000 tensors, take 11 and 35 s longer than in buckets."""
+    file_bandwidth: float = 1.55e9
+    """Bytes/s at which whole weights in 16 bits go into a folder that engines read. Source:
+    prime-rl's benchmark files (commit 559b447), Qwen3-0.6B on one H100: 2.755 s a step by its
+    throughput, 1.992 s by its timer around the passes, 1.19 GB of weights."""
     held_bytes: int = 2_000_000_000
     """Bytes per device of driver context, communication buffers and workspace."""
     fragmentation: float = 0.04

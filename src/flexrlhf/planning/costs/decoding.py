@@ -144,7 +144,7 @@ class Decoder:
         """Adds the gather of all weights, where each step needs one."""
         if self.engine.mode != "per_token":
             return work_s
-        gather_s = all_gather_s(self.model.weight_bytes, self.shard_group, self.calibration)
+        gather_s = all_gather_s(self.model.gathered_bytes, self.shard_group, self.calibration)
         return work_s + gather_s - self.calibration.overlap * min(work_s, gather_s)
 
     def _reduce_s(self, tokens: float) -> float:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
 
-from flexrlhf.planning.cluster.cluster import Cluster, Node
+from flexrlhf.planning.cluster.cluster import Cluster
 from flexrlhf.planning.cluster.device_type import DeviceType
 from flexrlhf.planning.cluster.link import Link
 from flexrlhf.planning.costs.layout import Layout
@@ -65,15 +65,11 @@ def pipeline_link(cluster: Cluster, devices: Sequence[int], layout: Layout) -> L
     return cluster.link_between(first, second)
 
 
+@lru_cache(maxsize=1024)
 def slowest_device(cluster: Cluster, devices: tuple[int, ...], dtype: str) -> DeviceType:
     """Returns the type among the devices that computes slowest; the others wait for it."""
-    types = {node.device.name: node.device for node in _nodes_of(cluster, devices)}
+    types = {node.device.name: node.device for node in cluster.nodes_of(devices)}
     return min(types.values(), key=lambda kind: kind.peak_flops(dtype))
-
-
-@lru_cache(maxsize=1024)
-def _nodes_of(cluster: Cluster, devices: tuple[int, ...]) -> tuple[Node, ...]:
-    return cluster.nodes_of(devices)
 
 
 @lru_cache(maxsize=4096)

@@ -61,6 +61,16 @@ class HeldModel:
         return self.num_params * DTYPE_BYTES[self.weight_dtype]
 
     @cached_property
+    def gathered_bytes(self) -> float:
+        """Bytes of the weights as sharded ones travel: cast first to what computes, if narrower.
+
+        Source: FSDP2's mixed precision, whose all-gathers carry its `param_dtype`.
+        """
+        return self.num_params * min(
+            DTYPE_BYTES[self.weight_dtype], DTYPE_BYTES[self.compute_dtype]
+        )
+
+    @cached_property
     def gradient_bytes(self) -> float:
         """Bytes of the gradients, held like the weights."""
         return self.trainable_params * DTYPE_BYTES[self.weight_dtype]

@@ -2,8 +2,8 @@
 
 Sources: ZeRO, arXiv 1910.02054 (weights, gradients, optimiser and how stages 1 to 3 share them);
 Korthikanti et al., arXiv 2205.05198 (activations, recomputation, tensor parallelism). Activations
-are counted here from the shape itself, so that gated MLPs and grouped queries come out right; for
-a plain MLP of width 4h the count is that paper's 34 s b h, less its dropout masks.
+are what autograd saves of a layer of `transformers`, counted term by term from the shape;
+tests/unit/planning/costs/test_saved_activations.py holds the count against torch's own hooks.
 """
 
 from __future__ import annotations
@@ -21,6 +21,10 @@ Bytes = dict[str, float]
 
 _GATHERED_LAYERS: Final = 2
 """Layers whose gathered weights are alive at once: the one at work and the one prefetched."""
+_NORMS: Final = 2
+"""Of a layer, before attention and before the MLP."""
+_NORM_BYTES: Final = 4
+"""Of a number inside a norm: `transformers` casts its input to float32."""
 _LIVE_GRADIENTS: Final = 0.5
 """Part of a layer's activations whose gradients are alive at once: backward frees as it goes."""
 _LOGIT_COPIES: Final = 10
@@ -106,7 +110,7 @@ def score_bytes(model: HeldModel, layout: Layout, *, tokens: float, logit_tokens
         logit_tokens: positions whose logits are alive at once.
     """
     width = DTYPE_BYTES[model.compute_dtype]
-    found = {"activations": tokens * _layer_values(model.shape, layout.tensor) * width}
+    found = {"activations": tokens * _layer_bytes(model, layout.tensor)}
     if model.has_vocabulary_head:
         alive = min(tokens, logit_tokens)
         found["logits"] = alive * model.shape.vocab * (width + 4) / layout.tensor
@@ -124,7 +128,7 @@ def train_bytes(model: HeldModel, layout: Layout, *, tokens: float, logit_tokens
     """
     shape, width = model.shape, DTYPE_BYTES[model.compute_dtype]
     layers = shape.layers / layout.pipeline
-    whole_layer = tokens * _layer_values(shape, layout.tensor) * width
+    whole_layer = tokens * _layer_bytes(model, layout.tensor)
     in_flight = layout.pipeline
     if model.recomputes:
         activations = in_flight * layers * tokens * shape.hidden * width + whole_layer
@@ -146,26 +150,34 @@ def train_bytes(model: HeldModel, layout: Layout, *, tokens: float, logit_tokens
 def _gathered_layers(model: HeldModel, layout: Layout) -> Bytes:
     if layout.zero_stage < 3 or layout.shard == 1:
         return {}
-    per_layer = model.weight_bytes / model.shape.layers / layout.tensor
+    per_layer = model.gathered_bytes / model.shape.layers / layout.tensor
     return {"gathered layers": _GATHERED_LAYERS * per_layer}
 
 
-def _layer_values(shape: ModelShape, tensor: int) -> float:
-    """Numbers per token that one layer keeps for its backward pass.
+def _layer_bytes(model: HeldModel, tensor: int) -> float:
+    """Bytes per token that one layer keeps for its backward pass.
 
-    Inputs of both norms and what they give stay whole under tensor parallelism; queries, keys,
-    values, what attention gives, and the MLP's inside are split. Attention itself keeps nothing
-    per pair of positions, as in FlashAttention.
+    Each norm keeps its input in float32 and what it gives to the matrices behind it, and if its own
+    weight is trained also what comes before that weight; all this stays whole under tensor
+    parallelism. Queries, keys, values, what attention gives, and the MLP's inside are split.
+    Attention itself keeps nothing per pair of positions, as in FlashAttention. A frozen matrix
+    needs no input of its own, but adapters beside it do.
     """
-    whole = 4 * shape.hidden
+    shape, width = model.shape, DTYPE_BYTES[model.compute_dtype]
+    outputs = 1 if model.lora_rank else 2
+    norms = _NORMS * shape.hidden * (_NORM_BYTES + outputs * width)
     attention = 2 * shape.heads * shape.head_dim + 2 * shape.kv_heads * shape.head_dim
-    return whole + (attention + _mlp_values(shape)) / tensor
+    return norms + width * (attention + _mlp_values(shape)) / tensor
 
 
 def _mlp_values(shape: ModelShape) -> float:
-    """Gate, up, the activation and the product for a gated MLP; the two in a plain one."""
+    """Gate, up, the activation and the product for a gated MLP; the two in a plain one.
+
+    Routed experts also keep the tokens in the order of the experts, and what each gave before it
+    was weighed.
+    """
     kept = 4 if shape.gated_mlp else 2
     if not shape.experts:
         return float(kept * shape.ffn)
     active = shape.experts_per_token + shape.shared_experts
-    return float(kept * shape.expert_ffn * active)
+    return float(kept * shape.expert_ffn * active + 2 * shape.experts_per_token * shape.hidden)

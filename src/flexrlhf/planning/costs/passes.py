@@ -110,7 +110,7 @@ class Passes:
         """Once through all weights of a replica under ZeRO-3."""
         if self.layout.zero_stage < 3 or self.shard_group.size == 1:
             return 0.0
-        own = self.model.weight_bytes / (self.layout.tensor * self.layout.pipeline)
+        own = self.model.gathered_bytes / (self.layout.tensor * self.layout.pipeline)
         gather_s = all_gather_s(own, self.shard_group, self.calibration)
         return gather_s + self.model.shape.layers * late_s(self.shard_group, self.calibration)
 

@@ -64,15 +64,16 @@ def test_recomputation_keeps_a_layers_input_and_one_whole_layer():
     model = HeldModel(SHAPE, head="value", is_trained=True)
     found = train_bytes(model, Layout(), tokens=256, logit_tokens=1024)
     inputs = 32 * 256 * 4096 * 2
-    # Two norms in and out, queries, keys, values and output, four of the MLP's width.
-    one_layer = 256 * (4 * 4096 + 4 * 4096 + 4 * 11008) * 2
+    # Two norms: input in float32, before and after the weight; queries, keys, values and output;
+    # four of the MLP's width.
+    one_layer = 256 * (2 * 4096 * (4 + 2 + 2) + 4 * 4096 * 2 + 4 * 11008 * 2)
     assert found["activations"] == inputs + one_layer
 
 
 def test_without_recomputation_every_layer_is_kept_whole():
     model = HeldModel(SHAPE, head="value", is_trained=True, recomputes=False)
     found = train_bytes(model, Layout(), tokens=256, logit_tokens=1024)
-    assert found["activations"] == 32 * 256 * (8 * 4096 + 4 * 11008) * 2
+    assert found["activations"] == 32 * 256 * (12 * 4096 + 4 * 11008) * 2
 
 
 def test_logits_of_a_chunked_loss_are_those_of_a_chunk():
@@ -84,3 +85,11 @@ def test_logits_of_a_chunked_loss_are_those_of_a_chunk():
 def test_a_value_head_has_no_logits():
     found = score_bytes(HeldModel(SHAPE, head="value"), Layout(), tokens=8192, logit_tokens=1024)
     assert "logits" not in found
+
+
+def test_sharded_weights_travel_in_what_computes_with_them():
+    layout = Layout(data=8, shard=8, zero_stage=3)
+    whole = HeldModel(SHAPE, weight_dtype="float32", compute_dtype="bfloat16")
+    found = score_bytes(whole, layout, tokens=1, logit_tokens=1)
+    # Two layers of 2 bytes per parameter, though 4 lie on the devices.
+    assert found["gathered layers"] == pytest.approx(2 * 2 * PARAMS / 32)
