@@ -7,12 +7,15 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Final
 
-from flexrlhf.core.names import Role
+from flexrlhf.core.names import SHADOWS, Role, in_order, kind_of
 from flexrlhf.planning.cluster.cluster import Cluster, Node
 from flexrlhf.planning.placement.plan import Plan
 
 _MOST_SLOTS: Final = 32
 """Devices drawn one by one; of more, those that are alike and side by side are drawn as one."""
+
+
+_ORIGINALS: Final[Mapping[Role, Role]] = {shadow: role for role, shadow in SHADOWS.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +48,37 @@ class Run:
     def middle(self) -> int:
         """The column in the middle."""
         return (self.start + self.stop - 1) // 2
+
+
+@dataclass(frozen=True, slots=True)
+class Sync:
+    """A row with the arrow from a trained role to its shadow."""
+
+    shadow: Role
+
+
+def rows_of(plan: Plan) -> Iterator[Role | Sync]:
+    """The drawn rows: each shadow stands below its original, with the arrow between."""
+    for role in in_order(plan.placement):
+        if role in _ORIGINALS and _ORIGINALS[role] in plan.placement:
+            continue
+        yield role
+        shadow = SHADOWS.get(role)
+        if shadow in plan.placement and shadow is not None:
+            yield Sync(shadow)
+            yield shadow
+
+
+def is_shadow(role: Role) -> bool:
+    """Whether a role is drawn dashed."""
+    return kind_of(role) in _ORIGINALS
+
+
+def arrow_of(sync: Sync, boards: Sequence[Board]) -> tuple[Run, Run] | None:
+    """Returns the nearest two bars of a trained role and its shadow; None if one has none."""
+    sources, targets = runs_of(_ORIGINALS[sync.shadow], boards), runs_of(sync.shadow, boards)
+    pairs = [(source, target) for source in sources for target in targets]
+    return min(pairs, key=lambda pair: abs(pair[0].middle - pair[1].middle), default=None)
 
 
 def boards_of(plan: Plan, cluster: Cluster) -> tuple[Board, ...]:

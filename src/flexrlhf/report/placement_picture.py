@@ -3,32 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
-from flexrlhf.core.names import SHADOWS, Role, in_order, kind_of
+from flexrlhf.core.names import Role, kind_of
 from flexrlhf.planning.cluster.cluster import Cluster
 from flexrlhf.planning.placement.plan import Plan, RolePlacement
 from flexrlhf.report.colours import ROLE_COLOURS
 from flexrlhf.report.formats import format_ranges
 from flexrlhf.report.markup import Html, element, join
-from flexrlhf.report.placement_board import Board, Run, boards_of, runs_of
+from flexrlhf.report.placement_board import (
+    Board,
+    Sync,
+    arrow_of,
+    boards_of,
+    is_shadow,
+    rows_of,
+    runs_of,
+)
 
 _HEAD_ROWS = 2
 """Names of the nodes, numbers of the devices."""
-_ORIGINALS: dict[Role, Role] = {shadow: original for original, shadow in SHADOWS.items()}
-
-
-@dataclass(frozen=True, slots=True)
-class _Sync:
-    """A row with the arrow from a trained role to its shadow."""
-
-    shadow: Role
 
 
 def placement_picture(plan: Plan, cluster: Cluster) -> Html:
     """Returns the picture of a plan on its cluster."""
     boards = boards_of(plan, cluster)
-    rows = list(_rows(plan))
+    rows = list(rows_of(plan))
     items = [
         *_frames(boards, len(rows)),
         *(item for number, row in enumerate(rows) for item in _row(row, number, plan, boards)),
@@ -58,18 +57,6 @@ def degrees_in_words(placed: RolePlacement) -> str:
     if placed.offload:
         words.append("offloaded")
     return " · ".join(words) or "whole"
-
-
-def _rows(plan: Plan) -> Iterator[Role | _Sync]:
-    """Each shadow stands below its original, with the arrow between."""
-    for role in in_order(plan.placement):
-        if role in _ORIGINALS and _ORIGINALS[role] in plan.placement:
-            continue
-        yield role
-        shadow = SHADOWS.get(role)
-        if shadow in plan.placement and shadow is not None:
-            yield _Sync(shadow)
-            yield shadow
 
 
 def _frames(boards: Sequence[Board], num_rows: int) -> Iterator[Html]:
@@ -102,14 +89,14 @@ def _node_words(board: Board) -> Html:
     return join([element("b", name), element("span", f"{devices}{pool}")])
 
 
-def _row(row: Role | _Sync, number: int, plan: Plan, boards: Sequence[Board]) -> Iterator[Html]:
+def _row(row: Role | Sync, number: int, plan: Plan, boards: Sequence[Board]) -> Iterator[Html]:
     line = _HEAD_ROWS + 1 + number
-    if isinstance(row, _Sync):
+    if isinstance(row, Sync):
         yield from _arrow(row, line, boards)
         return
     placed = plan.placement[row]
     yield element("div", row.replace("_", " "), class_="role", style=f"grid-row: {line}")
-    kind = "bar shadow" if kind_of(row) in _ORIGINALS else "bar"
+    kind = "bar shadow" if is_shadow(row) else "bar"
     colour = ROLE_COLOURS[kind_of(row)]
     for run in runs_of(row, boards):
         area = _area(run.start, run.stop, line, line + 1)
@@ -119,12 +106,12 @@ def _row(row: Role | _Sync, number: int, plan: Plan, boards: Sequence[Board]) ->
         )
 
 
-def _arrow(sync: _Sync, line: int, boards: Sequence[Board]) -> Iterator[Html]:
+def _arrow(sync: Sync, line: int, boards: Sequence[Board]) -> Iterator[Html]:
     """From the middle of the trained role's last bar to that of the shadow's first."""
-    source = _nearest(runs_of(_ORIGINALS[sync.shadow], boards), runs_of(sync.shadow, boards))
-    if source is None:
+    ends = arrow_of(sync, boards)
+    if ends is None:
         return
-    start, end = source
+    start, end = ends
     low, high = sorted((start.middle, end.middle))
     way = "down" if start.middle == end.middle else "right" if start.middle < end.middle else "left"
     yield element(
@@ -134,11 +121,6 @@ def _arrow(sync: _Sync, line: int, boards: Sequence[Board]) -> Iterator[Html]:
         class_=f"arrow {way}",
         style=f"{_area(low, high + 1, line, line + 1)}; --span: {high + 1 - low}",
     )
-
-
-def _nearest(sources: Sequence[Run], targets: Sequence[Run]) -> tuple[Run, Run] | None:
-    pairs = [(source, target) for source in sources for target in targets]
-    return min(pairs, key=lambda pair: abs(pair[0].middle - pair[1].middle), default=None)
 
 
 def _area(start: int, stop: int, first: int, last: int) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +12,7 @@ from flexrlhf.report.colours import MAIN_COLOUR, ROLE_COLOURS
 from flexrlhf.report.markup import Html, element, join
 from flexrlhf.report.run_folder import RunRecord, read_run
 from flexrlhf.report.series import Series, series
+from flexrlhf.report.svg import nice_ticks, picture
 
 _PANELS = (
     ("reward/mean", "Reward", ROLE_COLOURS["reward"]),
@@ -23,16 +23,6 @@ _PANELS = (
 )
 _WIDTH, _HEIGHT = 420, 230
 _LEFT, _RIGHT, _TOP, _BOTTOM = 52, 14, 38, 42
-_STYLE = """
-text { font: 12px system-ui, -apple-system, "Segoe UI", Roboto, Arial, sans-serif; fill: #5f6b7c; }
-.title { font-size: 14px; font-weight: 600; fill: #1d2430; }
-.grid { stroke: #e1e5eb; }
-@media (prefers-color-scheme: dark) {
-  text { fill: #98a4b5; }
-  .title { fill: #e4e8ee; }
-  .grid { stroke: #3a4350; }
-}
-"""
 
 
 def write_progress_picture(run_dir: Path | str, path: Path | str) -> Path:
@@ -70,17 +60,11 @@ def progress_picture(record: RunRecord) -> str:
         _panel(line, title, colour, place, spread if line.key == "reward/mean" else None)
         for place, (line, title, colour) in enumerate(drawn)
     )
-    width = _WIDTH * len(drawn)
-    return element(
-        "svg",
-        element("style", Html(_STYLE)),
+    return picture(
+        _WIDTH * len(drawn),
+        _HEIGHT,
         *panels,
-        xmlns="http://www.w3.org/2000/svg",
-        width=str(width),
-        height=str(_HEIGHT),
-        viewBox=f"0 0 {width} {_HEIGHT}",
-        role="img",
-        aria_label=" and ".join(title for _, title, _ in drawn) + " over the iterations",
+        spoken=" and ".join(title for _, title, _ in drawn) + " over the iterations",
     )
 
 
@@ -99,22 +83,6 @@ class _Scale:
 
     def path(self, points: Sequence[tuple[float, float]]) -> str:
         return " ".join(f"{self.x(x):.1f},{self.y(y):.1f}" for x, y in points)
-
-
-def nice_ticks(low: float, high: float, count: int = 4) -> list[float]:
-    """Returns about `count` round numbers that span `low` to `high`.
-
-    Example:
-        >>> nice_ticks(0.02, 0.33)
-        [0.0, 0.1, 0.2, 0.3, 0.4]
-    """
-    if not high > low:
-        return [low - 0.5, low, low + 0.5]
-    rough = (high - low) / count
-    power = 10.0 ** math.floor(math.log10(rough))
-    step = next(factor * power for factor in (1, 2, 2.5, 5, 10) if factor * power >= rough)
-    first, last = math.floor(low / step), math.ceil(high / step)
-    return [float(f"{place * step:.12g}") for place in range(first, last + 1)]
 
 
 def _panel(line: Series, title: str, colour: str, place: int, spread: Series | None) -> Html:

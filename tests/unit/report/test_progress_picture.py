@@ -5,7 +5,8 @@ from xml.etree import ElementTree
 import pytest
 
 from flexrlhf.core.errors import ConfigError
-from flexrlhf.report.progress_picture import nice_ticks, write_progress_picture
+from flexrlhf.report.progress_picture import write_progress_picture
+from flexrlhf.report.svg import nice_ticks
 
 _SVG = "{http://www.w3.org/2000/svg}"
 
