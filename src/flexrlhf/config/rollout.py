@@ -28,7 +28,7 @@ class Rollout(Section):
     max_sequences: Auto | Count = "auto"
     """Answers decoded at the same time; auto: all of a generation micro-batch."""
     micro_batches: Count = 1
-    """Parts in which the prompts of an iteration are generated and scored."""
+    """Parts in which prompts are generated and scored; 1 lets a plan choose where it can stream."""
     gap_alarm: Auto | Positive = "auto"
     """Nats by which engine and trainer may differ in a log-prob; auto: 1e-4, bfloat16 2e-2."""
     speedup: Positive = 1.0

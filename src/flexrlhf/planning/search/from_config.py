@@ -59,12 +59,19 @@ def request_from(
         workload=_workload(config, spec),
         engine=_ENGINES[config.rollout.engine],
         calibration=class_of(cluster.device_type(cluster.devices[0]).name, year=_SOFTWARE_YEAR),
+        rollout_micro_batches=_parts(config, spec),
         sync_every=config.weights.sync_every,
         max_staleness=config.weights.max_staleness,
         memory_fill=placement.memory_fill,
         objective=placement.objective,
         max_p99_iteration_s=placement.max_p99_iteration_s,
     )
+
+
+def _parts(config: RunConfig, spec: AlgorithmSpec) -> int | None:
+    """The parts of a rollout that the user asks for; one, which is the default, asks for none."""
+    parts = config.rollout.micro_batches
+    return parts if spec.generates and parts > 1 else None
 
 
 def _models(

@@ -29,6 +29,8 @@ class PlanRequest:
     engine: Engine = field(default_factory=Engine)
     """What the software that generates does; its split is the search's to choose."""
     calibration: Calibration = DEFAULT
+    rollout_micro_batches: int | None = None
+    """Parts that are generated and scored on their own; None: as many as are best."""
     sync_every: int = 1
     max_staleness: int = 0
     memory_fill: float = 0.95

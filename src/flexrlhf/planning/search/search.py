@@ -208,6 +208,8 @@ class Search:
         return seconds
 
     def _depths(self, arrangement: Arrangement) -> tuple[int, ...]:
+        if self._request.rollout_micro_batches is not None:
+            return (self._request.rollout_micro_batches,)
         plan = bare_plan(arrangement)
         prompts = self._request.workload.num_samples // self._request.workload.samples_per_prompt
         if "shadow_actor" not in arrangement.devices or len(device_groups(plan)) == 1:
