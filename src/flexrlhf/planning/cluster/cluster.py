@@ -6,6 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 
 from flexrlhf.core.errors import ConfigError
 from flexrlhf.planning.cluster.catalogue import device_type, usual_link
@@ -161,8 +162,7 @@ class Cluster:
         Raises:
             ConfigError: the cluster has no such device.
         """
-        held = {node.index: node for node in map(self.node_of, devices)}
-        return tuple(held[index] for index in sorted(held))
+        return _nodes_of(self, tuple(devices))
 
     def link_between(self, first: Node, second: Node) -> Link:
         """Returns what joins two nodes; of a node with itself, what joins its devices.
@@ -213,6 +213,13 @@ class Cluster:
         return ", ".join(
             f"{nodes} x {devices} {name} ({pool})" for (pool, devices, name), nodes in alike.items()
         )
+
+
+@lru_cache(maxsize=4096)
+def _nodes_of(cluster: Cluster, devices: tuple[int, ...]) -> tuple[Node, ...]:
+    """Kept, since a search asks for the nodes of the same devices again and again."""
+    held = {node.index: node for node in map(cluster.node_of, devices)}
+    return tuple(held[index] for index in sorted(held))
 
 
 def _range_of(devices: tuple[int, ...]) -> str:

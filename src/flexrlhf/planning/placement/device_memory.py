@@ -170,7 +170,7 @@ class DeviceMemory:
 def _kinds(cluster: Cluster, roles: Iterable[PlacedRole]) -> Iterable[DeviceKind]:
     held = {placed.role: placed for placed in roles}
     places = tuple((role, placed.devices) for role, placed in held.items())
-    for names, memory, devices in _alike(cluster, places):
+    for names, memory, devices in alike_devices(cluster, places):
         resting = {
             f"{role} {use}": value
             for role in names
@@ -179,11 +179,19 @@ def _kinds(cluster: Cluster, roles: Iterable[PlacedRole]) -> Iterable[DeviceKind
         yield DeviceKind(devices, names, memory, resting, sum(resting.values()))
 
 
-@lru_cache(maxsize=256)
-def _alike(
+@lru_cache(maxsize=1024)
+def alike_devices(
     cluster: Cluster, places: tuple[tuple[Role, tuple[int, ...]], ...]
 ) -> tuple[tuple[tuple[Role, ...], float, tuple[int, ...]], ...]:
-    """Devices that hold the same roles and have the same memory."""
+    """Returns devices that hold the same roles and have the same memory.
+
+    Args:
+        cluster: the machines.
+        places: roles with their devices.
+
+    Returns:
+        Roles, bytes of memory, and devices.
+    """
     on_device: dict[int, list[Role]] = defaultdict(list)
     for role, devices in places:
         for device in devices:

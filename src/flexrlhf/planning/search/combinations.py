@@ -10,10 +10,9 @@ from dataclasses import dataclass
 from flexrlhf.core.names import Role, Stage
 from flexrlhf.planning.cluster.cluster import Cluster
 from flexrlhf.planning.costs.calibration import Calibration
+from flexrlhf.planning.placement.device_memory import alike_devices
+from flexrlhf.planning.search.bounds import IterationBound, Times
 from flexrlhf.planning.search.options import Option
-
-Chain = Sequence[tuple[Role, Stage]]
-"""Stages of roles that follow each other in every iteration."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,17 +32,10 @@ def shared_devices(
     fill: float,
 ) -> list[SharedDevices]:
     """Returns which roles meet on a device, one entry for devices that are alike."""
-    on_device: dict[int, list[Role]] = {}
-    for role, held in devices.items():
-        for device in held:
-            on_device.setdefault(device, []).append(role)
+    rest = 1 + calibration.fragmentation
     found = {
-        SharedDevices(
-            tuple(roles),
-            fill * cluster.device_type(device).memory_bytes / (1 + calibration.fragmentation)
-            - calibration.held_bytes,
-        ): None
-        for device, roles in on_device.items()
+        SharedDevices(roles, fill * memory / rest - calibration.held_bytes): None
+        for roles, memory, _ in alike_devices(cluster, tuple(devices.items()))
     }
     return list(found)
 
@@ -55,47 +47,101 @@ class Combination:
     options: tuple[Option, ...]
     bound_s: float
     """No iteration of a plan with these options is shorter; infinite where they cannot fit."""
-    stage_s: Mapping[tuple[Role, Stage], float]
+    stage_s: Times
     """What each role takes in each stage, at least."""
+
+    @property
+    def resting_bytes(self) -> float:
+        """Of all roles together."""
+        return sum(option.resting_bytes for option in self.options)
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """An option that fits beside the leanest options of the roles that it meets."""
+
+    option: Option
+    stage_s: Times
+    """What it takes in each stage, at least, with the room that they leave."""
+    busy_s: float
+    """All stages together."""
+
+
+def candidates(
+    options: Mapping[Role, Sequence[Option]], shared: Sequence[SharedDevices]
+) -> dict[Role, list[Candidate]]:
+    """Returns the options of each role that may fit, fastest first.
+
+    Those that cannot fit are left out of the leanest too, until none goes.
+    """
+    kept: dict[Role, list[Option]] = {role: list(held) for role, held in options.items()}
+    while True:
+        found: dict[Role, list[Candidate]] = {role: _fitting(role, kept, shared) for role in kept}
+        if all(len(found[role]) == len(kept[role]) for role in kept) or not all(found.values()):
+            return found
+        for role, held in found.items():
+            kept[role] = [candidate.option for candidate in held]
+
+
+def _fitting(
+    role: Role, options: Mapping[Role, Sequence[Option]], shared: Sequence[SharedDevices]
+) -> list[Candidate]:
+    room = math.inf
+    for devices in shared:
+        if role in devices.roles:
+            others = (options[other] for other in devices.roles if other != role)
+            least = sum(min(option.resting_bytes for option in held) for held in others)
+            room = min(room, devices.limit_bytes - least)
+    found: list[Candidate] = []
+    for option in options[role]:
+        stage_s = option.least_s(room - option.resting_bytes)
+        busy_s = sum(stage_s.values())
+        if math.isfinite(busy_s):
+            found.append(Candidate(option, stage_s, busy_s))
+    return sorted(found, key=lambda candidate: candidate.busy_s)
 
 
 class Combinations:
     """The combinations that may fit, in the order of their bounds.
 
-    Where the one that rests on least memory cannot fit, it comes last, to say what is lacking.
+    Where none may, there is the one that rests on least memory, to say what is lacking.
 
-    The bound is the time that the busiest device has work, or that the longest chain takes,
-    whichever is longer, with the memory that the roles leave each other. A heap over neighbours
-    goes through the options by a floor without that limit, which grows with every option.
+    A heap over neighbours goes through the candidates by the time of the busiest device, which
+    grows with every candidate and is never more than the bound.
 
     Args:
-        options: per role, fastest first.
-        shared: which roles meet on a device.
-        chains: none where iterations overlap.
+        options: per role.
+        shared: which of these roles meet on a device.
+        bound: of an iteration; roles that have no options here take no time.
     """
 
     def __init__(
         self,
         options: Mapping[Role, Sequence[Option]],
         shared: Sequence[SharedDevices],
-        chains: Sequence[Chain],
+        bound: IterationBound,
     ) -> None:
-        self._roles = tuple(options)
-        self._options = tuple(tuple(held) for held in options.values())
-        self._busy = tuple(tuple(option.busy_s for option in held) for held in self._options)
-        index = {role: place for place, role in enumerate(self._roles)}
+        self._options = options
+        self._candidates = tuple(map(tuple, candidates(options, shared).values()))
+        index = {role: place for place, role in enumerate(options)}
         self._meetings = [[index[role] for role in devices.roles] for devices in shared]
         self._shared = shared
-        self._chains = chains
+        self._bound = bound
 
     def __iter__(self) -> Iterator[Combination]:
-        if not all(self._options):
+        if not all(self._options.values()):
             return
-        leanest = self._combination(tuple(map(_leanest, self._options)))
-        if not self._may_fit():
-            yield leanest
-            return
-        first = tuple(0 for _ in self._roles)
+        has_any = False
+        if all(self._candidates):
+            for combination in self._by_bound():
+                has_any = True
+                yield combination
+        if not has_any:
+            leanest = (min(held, key=lambda o: o.resting_bytes) for held in self._options.values())
+            yield Combination(tuple(leanest), math.inf, {})
+
+    def _by_bound(self) -> Iterator[Combination]:
+        first = tuple(0 for _ in self._candidates)
         heap = [(self._floor(first), first)]
         seen = {first}
         waiting: list[tuple[float, tuple[int, ...], Combination]] = []
@@ -103,8 +149,7 @@ class Combinations:
             floor, places = heapq.heappop(heap)
             while waiting and waiting[0][0] <= floor:
                 yield heapq.heappop(waiting)[2]
-            found = self._combination(places)
-            if math.isfinite(found.bound_s):
+            if found := self._combination(places):
                 heapq.heappush(waiting, (found.bound_s, places, found))
             for neighbour in self._neighbours(places):
                 if neighbour not in seen:
@@ -112,57 +157,30 @@ class Combinations:
                     heapq.heappush(heap, (self._floor(neighbour), neighbour))
         while waiting:
             yield heapq.heappop(waiting)[2]
-        if math.isinf(leanest.bound_s):
-            yield leanest
-
-    def _may_fit(self) -> bool:
-        """Whether the least that rests and the least that any role adds fit together."""
-        resting = [min(option.resting_bytes for option in held) for held in self._options]
-        added = [min(map(_least_added, held)) for held in self._options]
-        return all(
-            sum(resting[index] for index in meeting) + max(added[index] for index in meeting)
-            <= devices.limit_bytes
-            for meeting, devices in zip(self._meetings, self._shared, strict=True)
-        )
 
     def _neighbours(self, places: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
         for index, place in enumerate(places):
-            if place + 1 < len(self._options[index]):
+            if place + 1 < len(self._candidates[index]):
                 yield (*places[:index], place + 1, *places[index + 1 :])
 
     def _floor(self, places: tuple[int, ...]) -> float:
-        """The busiest device, if each role had all memory."""
-        busy = [held[place] for held, place in zip(self._busy, places, strict=True)]
-        return max(sum(busy[index] for index in meeting) for meeting in self._meetings)
+        """The busiest device, if each role met only the leanest options."""
+        held = [
+            candidates[i].busy_s for candidates, i in zip(self._candidates, places, strict=True)
+        ]
+        return max(sum(held[index] for index in meeting) for meeting in self._meetings)
 
-    def _combination(self, places: tuple[int, ...]) -> Combination:
-        chosen = tuple(held[place] for held, place in zip(self._options, places, strict=True))
-        seconds = self._least_s(chosen)
-        busy = [sum(seconds[option.role, stage] for stage in option.loads) for option in chosen]
-        busiest = max(sum(busy[index] for index in meeting) for meeting in self._meetings)
-        lengths = (sum(seconds.get(link, 0.0) for link in chain) for chain in self._chains)
-        bound = max(busiest, *lengths) if self._chains else busiest
-        return Combination(chosen, bound, seconds)
-
-    def _least_s(self, chosen: tuple[Option, ...]) -> dict[tuple[Role, Stage], float]:
-        """Seconds per role and stage with the memory that the roles leave each other."""
+    def _combination(self, places: tuple[int, ...]) -> Combination | None:
+        """The bound with the memory that the roles leave each other; None if they do not fit."""
+        held = zip(self._candidates, places, strict=True)
+        chosen = tuple(candidates[place].option for candidates, place in held)
         available = [math.inf] * len(chosen)
         for meeting, devices in zip(self._meetings, self._shared, strict=True):
             resting = sum(chosen[index].resting_bytes for index in meeting)
             for index in meeting:
                 available[index] = min(available[index], devices.limit_bytes - resting)
-        return {
-            (option.role, stage): load.least_s(left)
-            for option, left in zip(chosen, available, strict=True)
-            for stage, load in option.loads.items()
-        }
-
-
-def _leanest(options: Sequence[Option]) -> int:
-    """The place of the option that rests on least memory."""
-    return min(range(len(options)), key=lambda place: options[place].resting_bytes)
-
-
-def _least_added(option: Option) -> float:
-    """Bytes of the stage that adds most, with the smallest pass."""
-    return max((load.working_bytes[0] for load in option.loads.values()), default=0.0)
+        times: dict[tuple[Role, Stage], float] = {}
+        for option, left in zip(chosen, available, strict=True):
+            times |= option.least_s(left)
+        bound_s = self._bound.seconds(times)
+        return Combination(chosen, bound_s, times) if math.isfinite(bound_s) else None

@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import product
 from typing import Any
 
 from flexrlhf.core.names import GenerationMode, Role, Stage
 from flexrlhf.planning.placement.arrangement import Arrangement
 from flexrlhf.planning.placement.plan import Plan, RolePlacement
-from flexrlhf.planning.search.combinations import Combination, Combinations, shared_devices
+from flexrlhf.planning.search.bounds import IterationBound, Times, WeightSync
+from flexrlhf.planning.search.combinations import (
+    Combination,
+    Combinations,
+    candidates,
+    shared_devices,
+)
 from flexrlhf.planning.search.evaluation import Prepared, graph_source, iteration_shape, prepare
 from flexrlhf.planning.search.options import Option, RoleOptions
-from flexrlhf.planning.search.pools import PoolChoice, PoolFront, Times, pools_of
+from flexrlhf.planning.search.pools import PoolChoice, PoolFront, pools_of
 from flexrlhf.planning.search.request import PlanRequest
+from flexrlhf.planning.workflow.transfer_seconds import TransferSeconds
 
 _Key = tuple[Role, tuple[int, ...], tuple[tuple[str, Any], ...], GenerationMode | None, bool, int]
 
@@ -58,21 +66,49 @@ class Field:
             self._options[role] = known.options[key]
         self.pools = pools_of(arrangement.devices)
         self.least: Combination | None = None
-        overlaps = self._shape.num_in_flight > 1
-        self._chains = [] if overlaps else _chains(request, arrangement)
         self._shared = shared_devices(
             request.cluster, arrangement.devices, request.calibration, fill=request.memory_fill
         )
+        self.bound = IterationBound(
+            [devices.roles for devices in self._shared],
+            arrangement.generating_role,
+            depth,
+            overlaps=self._shape.num_in_flight > 1,
+            syncs=self._syncs(),
+        )
+        self.fastest = self._fastest()
 
-    @property
-    def floor_s(self) -> float:
-        """Seconds that no iteration beats, with the fastest option and all memory for each role."""
-        fastest: dict[tuple[Role, Stage], float] = {
-            (role, stage): min(min(option.loads[stage].seconds) for option in options)
-            for role, options in self._options.items()
-            for stage in (options[0].loads if options else ())
-        }
-        return self.bound_s(fastest)
+    def _syncs(self) -> list[WeightSync]:
+        """The transfers of weights, as if each were alone on its links."""
+        request, graph = self._request, self.graph_of(0)
+        times = TransferSeconds(
+            request.cluster,
+            graph,
+            request.models,
+            takes_buckets=request.engine.takes_buckets,
+            shape=self._shape,
+            workload=request.workload,
+            calibration=request.calibration,
+        )
+        return [
+            WeightSync(transfer.roles, times.of(transfer).alone_s(times.links))
+            for transfer in graph.transfers
+            if transfer.kind == "weights"
+        ]
+
+    def _fastest(self) -> Times:
+        """What each role takes in each stage at least, beside the leanest of the others."""
+        found: dict[tuple[Role, Stage], float] = {}
+        for role, held in candidates(self._options, self._shared).items():
+            if not held:
+                found[role, "train"] = math.inf
+            for task in held[0].stage_s if held else ():
+                found[task] = min(candidate.stage_s[task] for candidate in held)
+        return found
+
+    def floor_s(self, depth: int) -> float:
+        """Returns the seconds that no iteration of so many parts beats; infinite: nothing fits."""
+        return replace(self.bound, num_parts=depth).seconds(self.fastest)
 
     @property
     def roles(self) -> tuple[Role, ...]:
@@ -81,63 +117,41 @@ class Field:
 
     def combinations(self) -> Combinations:
         """Returns all combinations, best bound first."""
-        return Combinations(self._options, self._shared, self._chains)
+        return Combinations(self._options, self._shared, self.bound)
 
-    def front(self, pool: Sequence[Role], count: Callable[[], None], limit_s: float) -> PoolFront:
-        """Returns the choices of a pool, found once for all arrangements that have it.
+    def every_combination(self) -> Iterator[tuple[Option, ...]]:
+        """Returns all there are, in no order: for checks of the bounds."""
+        return product(*self._options.values())
 
-        What is found under one limit serves under every lower one, and limits only fall.
-
-        Args:
-            pool: its roles.
-            count: called for every combination that is looked at.
-            limit_s: choices that keep the pool busy for so long are left out.
-        """
+    def front(self, pool: Sequence[Role]) -> PoolFront:
+        """Returns the choices of a pool: one front for all arrangements that have the pool."""
         key = tuple(self._key(role) for role in pool)
         if key not in self._known.fronts:
-            self._known.fronts[key] = self._find_front(pool, count, limit_s)
+            shared = [devices for devices in self._shared if set(devices.roles) <= set(pool)]
+            bound = self.bound.of_pool(pool)
+            options: dict[Role, list[Option]] = {role: self._options[role] for role in pool}
+            self._known.fronts[key] = PoolFront(
+                Combinations(options, shared, bound),
+                lambda combination: self._choice(combination, bound),
+                is_one_group=len({self.arrangement.devices[role] for role in pool}) == 1,
+            )
         return self._known.fronts[key]
 
-    def first_choice(self, pool: Sequence[Role], count: Callable[[], None]) -> PoolChoice | None:
-        """Returns the first choice by the bounds that fits; None if there is none."""
-        for combination in self._pool_combinations(pool):
-            count()
-            if math.isinf(combination.bound_s):
-                return None
-            if choice := self._choice(combination):
-                return choice
-        return None
+    def limit_of(self, pool: Sequence[Role], limit_s: float) -> float:
+        """Returns how long a pool may be busy in an iteration shorter than `limit_s`."""
+        own = {task: seconds for task, seconds in self.fastest.items() if task[0] in pool}
+        others = {task: seconds for task, seconds in self.fastest.items() if task[0] not in pool}
+        return self.bound.limit_of(own, others, limit_s)
 
-    def _find_front(
-        self, pool: Sequence[Role], count: Callable[[], None], limit_s: float
-    ) -> PoolFront:
-        front = PoolFront(len({self.arrangement.devices[role] for role in pool}) == 1)
-        for combination in self._pool_combinations(pool):
-            if limit_s <= combination.bound_s < math.inf:
-                break
-            count()
-            if math.isinf(combination.bound_s):
-                front.least = combination
-                break
-            if front.beats(combination.stage_s):
-                continue
-            choice = self._choice(combination)
-            if choice is not None and not front.beats(choice.stage_s):
-                front.add(choice)
-        return front
-
-    def _pool_combinations(self, pool: Sequence[Role]) -> Combinations:
-        shared = [devices for devices in self._shared if set(devices.roles) <= set(pool)]
-        return Combinations({role: self._options[role] for role in pool}, shared, ())
-
-    def _choice(self, combination: Combination) -> PoolChoice | None:
+    def _choice(self, combination: Combination, bound: IterationBound) -> PoolChoice | None:
         """Returns the choice that a combination makes; None if it does not fit after all."""
         held = tuple(self.arrangement.devices)
         plan = self.plan_of(combination.options)
         prepared = prepare(self._request, plan, self.depth, held=held)
         if not prepared.fit.is_feasible:
             return None
-        return PoolChoice(combination.options, self.times_of(combination.options, prepared))
+        times = self.times_of(combination.options, prepared)
+        return PoolChoice(combination.options, times, bound.seconds(times))
 
     def _key(self, role: Role) -> _Key:
         """What the options of a role depend on; its part of a rollout makes the depth count."""
@@ -168,15 +182,6 @@ class Field:
             ).items()
         }
 
-    def bound_s(self, times: Times) -> float:
-        """Returns the seconds that no iteration can beat: the busiest device, the longest chain."""
-        busy: dict[Role, float] = dict.fromkeys(self._options, 0.0)
-        for (role, _), seconds in times.items():
-            busy[role] += seconds
-        busiest = max(sum(busy[role] for role in devices.roles) for devices in self._shared)
-        lengths = [sum(times.get(link, 0.0) for link in chain) for chain in self._chains]
-        return max([busiest, *lengths])
-
 
 def bare_plan(arrangement: Arrangement) -> Plan:
     """Returns an arrangement as a plan with no degree chosen: enough for its groups and graphs."""
@@ -196,12 +201,3 @@ def _plan(arrangement: Arrangement, placement: dict[Role, RolePlacement]) -> Pla
         placement=placement,
         export_only=arrangement.is_export_only,
     )
-
-
-def _chains(request: PlanRequest, arrangement: Arrangement) -> list[list[tuple[Role, Stage]]]:
-    """Generation and the training of one role follow each other, with the barrier between."""
-    spec = request.spec
-    start: list[tuple[Role, Stage]] = (
-        [(arrangement.generating_role, "generate")] if spec.generates else []
-    )
-    return [[*start, (role, "train")] for role in spec.trained]

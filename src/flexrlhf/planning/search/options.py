@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -14,8 +15,8 @@ from flexrlhf.planning.placement.plan import RolePlacement
 from flexrlhf.planning.search.degrees import role_placements
 from flexrlhf.planning.search.evaluation import placed_role
 from flexrlhf.planning.search.request import PlanRequest
-from flexrlhf.planning.workflow.graph import Graph
-from flexrlhf.planning.workflow.plan_durations import PlanDurations
+from flexrlhf.planning.workflow.graph import Graph, Operation
+from flexrlhf.planning.workflow.role_seconds import RoleSeconds
 from flexrlhf.planning.workflow.shape import IterationShape
 
 SAMPLE_GRID: Final = (1, 4, 16, 64, 256, 1024)
@@ -57,6 +58,15 @@ class Option:
         """Seconds of all its tasks in an iteration, if it had all memory."""
         return sum(min(load.seconds) for load in self.loads.values())
 
+    def least_s(self, available_bytes: float) -> dict[tuple[Role, Stage], float]:
+        """Returns the seconds per stage that it takes at least with so many bytes beside its own.
+
+        They are infinite in a stage whose smallest pass does not fit.
+        """
+        return {
+            (self.role, stage): load.least_s(available_bytes) for stage, load in self.loads.items()
+        }
+
     @property
     def profile(self) -> tuple[float, ...]:
         """Every time and size that a plan may feel: less in all is never worse."""
@@ -79,8 +89,11 @@ class RoleOptions:
     ) -> None:
         self._request = request
         self._arrangement = arrangement
-        self._graph = graph
         self._shape = shape
+        self._tasks: dict[Role, Counter[tuple[Stage, Operation]]] = {
+            role: Counter((t.stage, t.operation) for t in graph.tasks if t.role == role)
+            for role in arrangement.devices
+        }
         self._times: dict[Role, dict[tuple[RolePlacement, int, float], Mapping[Stage, float]]] = {}
 
     def of(self, role: Role) -> list[Option]:
@@ -119,18 +132,24 @@ class RoleOptions:
         key = (option.placement, placed.micro_batch_samples, concurrent if placed.engine else 0.0)
         per_role = self._times.setdefault(option.role, {})
         if key not in per_role:
-            per_role[key] = self._stage_s(placed, self._memory_of(placed), concurrent)
+            seconds = self._seconds_of(placed)
+            per_role[key] = self._stage_s(seconds, placed, placed.micro_batch_samples, concurrent)
         return per_role[key]
 
     def _option(self, role: Role, placement: RolePlacement) -> Option:
         placed = placed_role(self._request, self._arrangement.devices, role, placement)
         assert placed is not None
-        memory = self._memory_of(placed)
+        memory = DeviceMemory(
+            self._request.cluster,
+            [placed],
+            self._request.workload,
+            self._request.calibration,
+            generation_samples=0.0,
+        )
+        seconds = self._seconds_of(placed)
         bytes_of = {stage: _bytes(memory, placed, stage) for stage in MEMORY_STAGES}
         rows = [
-            self._stage_s(
-                placed.with_micro_batch(placed.micro_batch_samples or size), memory, float(size)
-            )
+            self._stage_s(seconds, placed, placed.micro_batch_samples or size, float(size))
             for size in SAMPLE_GRID
         ]
         stages: list[Stage] = [s for s in MEMORY_STAGES if bytes_of[s] is not None or s in rows[0]]
@@ -142,36 +161,25 @@ class RoleOptions:
             )
             for stage in stages
         }
-        resting = max(sum(kind.resting.values()) for kind in memory.kinds)
+        resting = max(kind.resting_bytes for kind in memory.kinds)
         return Option(role, placement, resting, loads)
 
-    def _memory_of(self, placed: PlacedRole) -> DeviceMemory:
-        """The devices with this role alone."""
+    def _seconds_of(self, placed: PlacedRole) -> RoleSeconds:
         request = self._request
-        return DeviceMemory(
-            request.cluster, [placed], request.workload, request.calibration, generation_samples=0.0
+        return RoleSeconds(
+            request.cluster, placed, self._shape, request.workload, request.calibration
         )
 
     def _stage_s(
-        self, placed: PlacedRole, memory: DeviceMemory, concurrent: float
+        self, seconds: RoleSeconds, placed: PlacedRole, micro_batch: int, concurrent: float
     ) -> dict[Stage, float]:
         """Seconds of all tasks of the role per stage."""
-        durations = PlanDurations(
-            self._request.cluster,
-            [placed],
-            graph=self._graph,
-            shape=self._shape,
-            workload=self._request.workload,
-            memory=memory,
-            calibration=self._request.calibration,
-            concurrent=concurrent,
-        )
-        seconds: dict[Stage, float] = {}
-        for task in self._graph.tasks:
-            if task.role == placed.role:
-                taken_s = durations.task_time(task).total_s
-                seconds[task.stage] = seconds.get(task.stage, 0.0) + taken_s
-        return seconds
+        found: dict[Stage, float] = {}
+        for (stage, operation), count in self._tasks[placed.role].items():
+            taken = seconds.of(operation, micro_batch=micro_batch, concurrent=concurrent)
+            once_s = taken.compute_s + self._request.calibration.task_s + taken.communication_s
+            found[stage] = found.get(stage, 0.0) + count * once_s
+        return found
 
 
 def _bytes(memory: DeviceMemory, placed: PlacedRole, stage: Stage) -> tuple[float, ...] | None:

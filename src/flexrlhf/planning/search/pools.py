@@ -7,56 +7,104 @@ devices and so work in turn, else in every task.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
-from flexrlhf.core.names import Role, Stage
+from flexrlhf.core.names import Role
+from flexrlhf.planning.search.bounds import Times
 from flexrlhf.planning.search.combinations import Combination
 from flexrlhf.planning.search.options import Option
-
-Times = Mapping[tuple[Role, Stage], float]
 
 
 @dataclass(frozen=True, slots=True)
 class PoolChoice:
-    """One option for each role of a pool, with the times that it really has there."""
+    """One option for each role of a pool, with the times that they really have there."""
 
     options: tuple[Option, ...]
     stage_s: Times
+    bound_s: float
+    """No iteration is shorter, if no other role took any time."""
 
 
-@dataclass(slots=True)
 class PoolFront:
-    """The choices of a pool of which none beats another in everything."""
+    """The choices of a pool of which none beats another in everything, found as far as asked for.
 
-    is_one_group: bool
-    """Whether all roles sit on the same devices."""
-    choices: list[PoolChoice] = field(default_factory=list["PoolChoice"])
-    least: Combination | None = None
-    """The combination that rests on least memory, where none fits."""
-    _held: list[dict[object, float]] = field(default_factory=list[dict[object, float]])
+    Args:
+        combinations: of the pool's options, in the order of their bounds.
+        choice_of: what a combination really takes; None if it does not fit after all.
+        is_one_group: whether all roles sit on the same devices.
+    """
 
-    def beats(self, times: Times) -> bool:
+    def __init__(
+        self,
+        combinations: Iterable[Combination],
+        choice_of: Callable[[Combination], PoolChoice | None],
+        *,
+        is_one_group: bool,
+    ) -> None:
+        self.choices: list[PoolChoice] = []
+        self.least: Combination | None = None
+        """Of the combinations that turned out not to fit, the one that rests on least memory."""
+        self._times: list[dict[object, float]] = []
+        self._combinations = iter(combinations)
+        self._next = next(self._combinations, None)
+        self._choice_of = choice_of
+        self._is_one_group = is_one_group
+
+    def find_first(self) -> int:
+        """Looks until there is a choice or nothing is left; returns how many it looked at."""
+        looked_at = 0
+        while not self.choices and self._next is not None:
+            self._look_at(self._next)
+            looked_at += 1
+        return looked_at
+
+    def extend(self, limit_s: float) -> int:
+        """Looks at all that may keep the pool busy for less than `limit_s`.
+
+        What does not fit is looked at only if nothing does.
+
+        Returns:
+            How many combinations it looked at.
+        """
+        looked_at = 0
+        while self._next is not None and self._next.bound_s < limit_s:
+            self._look_at(self._next)
+            looked_at += 1
+        return looked_at + (self.find_first() if math.isinf(limit_s) else 0)
+
+    def _look_at(self, combination: Combination) -> None:
+        self._next = next(self._combinations, None)
+        if self._beats(combination.stage_s):
+            return
+        choice = None if math.isinf(combination.bound_s) else self._choice_of(combination)
+        if choice is None:
+            self.least = smaller(self.least, combination)
+        elif not self._beats(choice.stage_s):
+            self._add(choice)
+
+    def _beats(self, times: Times) -> bool:
         """Whether a choice takes at most these times in every task."""
         others = self._compared(times)
-        return any(_is_at_most(held, others) for held in self._held)
+        return any(_is_at_most(held, others) for held in self._times)
 
-    def add(self, choice: PoolChoice) -> None:
+    def _add(self, choice: PoolChoice) -> None:
         """Takes in a choice and drops those that it beats."""
         times = self._compared(choice.stage_s)
         kept = [
             (old, held)
-            for old, held in zip(self.choices, self._held, strict=True)
+            for old, held in zip(self.choices, self._times, strict=True)
             if not _is_at_most(times, held)
         ]
         self.choices = [*(old for old, _ in kept), choice]
-        self._held = [*(held for _, held in kept), times]
+        self._times = [*(held for _, held in kept), times]
 
     def _compared(self, times: Times) -> dict[object, float]:
         """What is compared: seconds per stage of a group, else per role and stage."""
         found: dict[object, float] = {}
         for (role, stage), seconds in times.items():
-            key = stage if self.is_one_group else (role, stage)
+            key = stage if self._is_one_group else (role, stage)
             found[key] = found.get(key, 0.0) + seconds
         return found
 
@@ -77,7 +125,7 @@ def smaller(best: Combination | None, other: Combination) -> Combination:
     """Returns the combination that rests on less memory."""
     if best is None:
         return other
-    return min(best, other, key=lambda c: sum(option.resting_bytes for option in c.options))
+    return min(best, other, key=lambda combination: combination.resting_bytes)
 
 
 def joined(

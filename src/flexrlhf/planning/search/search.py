@@ -7,7 +7,7 @@ import math
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import product
+from itertools import count, product
 from typing import Final
 
 from flexrlhf.core.names import StrategyName
@@ -60,6 +60,8 @@ class Search:
         self._request = request
         self._exhaustive = exhaustive
         self._known = Known()
+        self._limit = math.inf
+        """The score that is to be beaten, of the strategy that is looked at."""
         self._num_candidates = 0
         self._num_simulated = 0
         self._started_s = time.perf_counter()
@@ -78,30 +80,48 @@ class Search:
 
         Arrangements are gone through in the order of what they can give at best.
         """
+        self._limit = math.inf
         best: Found | None = None
-        self._known.fronts.clear()  # they were found under the limit of another strategy
-        for floor, held in sorted(self._fields(arrangements), key=lambda entry: entry[0]):
-            limit = math.inf if best is None else self.score(best.best)
-            if floor >= limit and not self._exhaustive:
-                break
-            for wanted, evaluation in self._candidates(held, limit):
+        for field in self._fields(arrangements):
+            for wanted, evaluation in self._candidates(field, self._limit):
                 if best is None or self._is_better(evaluation, best.best):
-                    arrangement = held.arrangement
-                    best = Found(arrangement.strategy, arrangement, evaluation, wanted, held.depth)
+                    arrangement = field.arrangement
+                    best = Found(arrangement.strategy, arrangement, evaluation, wanted, field.depth)
+                    self._limit = self.score(evaluation)
         return best
 
-    def _fields(self, arrangements: Sequence[Arrangement]) -> Iterator[tuple[float, Field]]:
-        """Every arrangement with every depth of its pipeline, and the score that it cannot beat."""
+    def _fields(self, arrangements: Sequence[Arrangement]) -> Iterator[Field]:
+        """Every arrangement with every depth of its pipeline, by the score that it cannot beat.
+
+        That of a deep pipeline is first read from the undivided rollout, since parts never take
+        less time than the whole. It ends where no score can be below the limit.
+        """
+        heap: list[tuple[float, int, Field, int]] = []
+        number = count()
         for arrangement in arrangements:
-            for depth in self._depths(arrangement):
-                held = Field(
-                    self._request,
-                    arrangement,
-                    depth,
-                    known=self._known,
-                    exhaustive=self._exhaustive,
-                )
-                yield self._score_of(arrangement, held.floor_s), held
+            whole = self._field(arrangement, 1)
+            heap += [
+                (self._floor(whole, depth), next(number), whole, depth)
+                for depth in self._depths(arrangement)
+            ]
+        heapq.heapify(heap)
+        while heap:
+            floor, _, field, depth = heapq.heappop(heap)
+            if floor >= self._limit < math.inf and not self._exhaustive:
+                return
+            if field.depth == depth:
+                yield field
+            else:
+                field = self._field(field.arrangement, depth)
+                heapq.heappush(heap, (self._floor(field, depth), next(number), field, depth))
+
+    def _field(self, arrangement: Arrangement, depth: int) -> Field:
+        return Field(
+            self._request, arrangement, depth, known=self._known, exhaustive=self._exhaustive
+        )
+
+    def _floor(self, field: Field, depth: int) -> float:
+        return self._score_of(field.arrangement, field.floor_s(depth))
 
     def score(self, evaluation: Evaluation) -> float:
         """Returns what the best plan has least of: seconds, or dollars per sample."""
@@ -117,15 +137,16 @@ class Search:
 
         Where none fits, the one that rests on least memory is evaluated to say what it lacks.
         """
-        is_divided = len(field.pools) > 1 and not self._exhaustive
         first: Plan | None = None
-        if is_divided and math.isinf(limit):
+        if self._exhaustive:
+            entries = self._by_trying(field)
+        elif len(field.pools) > 1:
             for first, evaluation in self._first(field):
                 limit = min(limit, self.score(evaluation))
                 yield first, evaluation
-        entries = self._by_combinations(field)
-        if is_divided:
             entries = self._by_pools(field, limit / self._score_of(field.arrangement, 1.0))
+        else:
+            entries = self._by_combinations(field)
         for bound, wanted, prepared in entries:
             if self._score_of(field.arrangement, bound) >= limit and not self._exhaustive:
                 break
@@ -138,6 +159,17 @@ class Search:
         if math.isinf(limit) and field.least is not None:
             wanted = field.plan_of(field.least.options)
             yield wanted, evaluate(self._request, wanted, rollout_micro_batches=field.depth)
+
+    def _by_trying(self, field: Field) -> Iterator[_Entry]:
+        """Everything that fits, in any order."""
+        for options in field.every_combination():
+            self._num_candidates += 1
+            wanted = field.plan_of(options)
+            prepared = prepare(self._request, wanted, field.depth)
+            if prepared.fit.is_feasible:
+                yield 0.0, wanted, prepared
+            else:
+                field.least = smaller(field.least, Combination(options, math.inf, {}))
 
     def _by_combinations(self, field: Field) -> Iterator[_Entry]:
         """All combinations of all roles, best bound first.
@@ -159,7 +191,7 @@ class Search:
             if not prepared.fit.is_feasible:
                 field.least = smaller(field.least, combination)
                 continue
-            bound = field.bound_s(field.times_of(combination.options, prepared))
+            bound = field.bound.seconds(field.times_of(combination.options, prepared))
             heapq.heappush(waiting, (bound, number, wanted, prepared))
         while waiting:
             bound, _, wanted, prepared = heapq.heappop(waiting)
@@ -167,10 +199,11 @@ class Search:
 
     def _first(self, field: Field) -> Iterator[tuple[Plan, Evaluation]]:
         """The fastest choices of each pool that fit: a plan to measure all others by."""
-        first = [field.first_choice(pool, self._count) for pool in field.pools]
-        choices = [choice for choice in first if choice is not None]
-        if len(choices) == len(first):
-            wanted = field.plan_of(joined(choices, field.roles)[0])
+        fronts = [field.front(pool) for pool in field.pools]
+        self._num_candidates += sum(front.find_first() for front in fronts)
+        if all(front.choices for front in fronts):
+            fastest = [min(front.choices, key=lambda choice: choice.bound_s) for front in fronts]
+            wanted = field.plan_of(joined(fastest, field.roles)[0])
             self._num_simulated += 1
             prepared = prepare(self._request, wanted, field.depth)
             yield wanted, run(self._request, prepared, field.depth, field.graph_of)
@@ -180,22 +213,28 @@ class Search:
 
         Args:
             field: the arrangement.
-            limit_s: choices that keep a pool busy for so long are left out.
+            limit_s: seconds of an iteration that are too many.
         """
-        fronts = [field.front(pool, self._count, limit_s) for pool in field.pools]
+        fronts = [field.front(pool) for pool in field.pools]
+        limits = [field.limit_of(pool, limit_s) for pool in field.pools]
+        for front, limit in zip(fronts, limits, strict=True):
+            self._num_candidates += front.extend(limit)
         if not all(front.choices for front in fronts):
             field.least = _lacking(fronts)
             return
+        choices = [
+            [choice for choice in front.choices if choice.bound_s < limit]
+            for front, limit in zip(fronts, limits, strict=True)
+        ]
         entries: list[tuple[float, int, tuple[Option, ...]]] = []
-        for number, choices in enumerate(product(*(front.choices for front in fronts))):
-            options, times = joined(choices, field.roles)
-            entries.append((field.bound_s(times), number, options))
-        for bound, _, options in sorted(entries, key=lambda entry: entry[:2]):
+        for number, chosen in enumerate(product(*choices)):
+            options, times = joined(chosen, field.roles)
+            bound_s = field.bound.seconds(times)
+            if bound_s < limit_s:
+                entries.append((bound_s, number, options))
+        for bound_s, _, options in sorted(entries, key=lambda entry: entry[:2]):
             wanted = field.plan_of(options)
-            yield bound, wanted, prepare(self._request, wanted, field.depth)
-
-    def _count(self) -> None:
-        self._num_candidates += 1
+            yield bound_s, wanted, prepare(self._request, wanted, field.depth)
 
     def _score_of(self, arrangement: Arrangement, seconds: float) -> float:
         """What the score of an iteration of so many seconds is."""

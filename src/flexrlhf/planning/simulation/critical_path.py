@@ -124,6 +124,6 @@ def _link_wait_s(activity: Activity, capacities: Mapping[str, float]) -> float:
     time = activity.time
     if not isinstance(time, TransferTime) or not time.links:
         return 0.0
-    alone_s = time.latency_s + time.num_bytes / min(capacities[link] for link in time.links)
+    alone_s = time.alone_s(capacities)
     took_s = activity.end_s - activity.start_s
     return took_s - alone_s if took_s > alone_s * (1 + _ROUNDING) else 0.0

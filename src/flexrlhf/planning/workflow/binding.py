@@ -37,6 +37,12 @@ class TransferTime:
     """Shared links that it occupies at the same time; none: only the latency counts."""
     latency_s: float = 0.0
 
+    def alone_s(self, capacities: Mapping[str, float]) -> float:
+        """Returns the seconds that it takes if nothing shares its links of these bytes/s."""
+        if not self.links:
+            return self.latency_s
+        return self.latency_s + self.num_bytes / min(capacities[link] for link in self.links)
+
 
 class Durations(Protocol):
     """Times of the tasks and transfers of one plan."""

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from functools import lru_cache
-from typing import Final
+from collections.abc import Sequence
 
 from flexrlhf.core.names import Role
-from flexrlhf.planning.cluster.cluster import Cluster, Node
+from flexrlhf.planning.cluster.cluster import Cluster
 from flexrlhf.planning.costs.calibration import Calibration
 from flexrlhf.planning.costs.passes import Seconds
 from flexrlhf.planning.costs.workload import Workload
@@ -15,13 +13,9 @@ from flexrlhf.planning.placement.device_memory import DeviceMemory
 from flexrlhf.planning.placement.placed_role import PlacedRole
 from flexrlhf.planning.workflow.binding import TaskTime, TransferTime
 from flexrlhf.planning.workflow.graph import Graph, Task, Transfer
-from flexrlhf.planning.workflow.groups import DeviceGroup
 from flexrlhf.planning.workflow.role_seconds import RoleSeconds
 from flexrlhf.planning.workflow.shape import IterationShape
-
-_EXPERIENCE_BYTES: Final = 36
-"""Per token handed over: ids and masks in 8 bytes, values in 2. Source: the authors' released code,
-8 x 3 + 2 x 6 bytes per token."""
+from flexrlhf.planning.workflow.transfer_seconds import TransferSeconds
 
 
 class PlanDurations:
@@ -50,11 +44,8 @@ class PlanDurations:
         calibration: Calibration,
         concurrent: float,
     ) -> None:
-        self._cluster = cluster
         self._roles = {placed.role: placed for placed in roles}
         self._groups = {group.name: group for group in graph.groups}
-        self._shape = shape
-        self._workload = workload
         self._memory = memory
         self._calibration = calibration
         self._concurrent = concurrent
@@ -63,7 +54,16 @@ class PlanDurations:
             for placed in roles
         }
         self._times: dict[tuple[str, Role | None], TaskTime] = {}
-        self.links: Mapping[str, float] = _adapters(cluster, calibration.network_efficiency)
+        self._transfers = TransferSeconds(
+            cluster,
+            graph,
+            {placed.role: placed.model for placed in roles},
+            takes_buckets=all(p.engine.takes_buckets for p in roles if p.engine is not None),
+            shape=shape,
+            workload=workload,
+            calibration=calibration,
+        )
+        self.links = self._transfers.links
 
     def task_time(self, task: Task) -> TaskTime:
         """Returns how long `task` occupies its group; tasks of one operation and role are alike."""
@@ -76,34 +76,8 @@ class PlanDurations:
         return self._times[key]
 
     def transfer_time(self, transfer: Transfer) -> TransferTime:
-        """Returns what `transfer` moves: a pipelined broadcast needs each byte once per node."""
-        source = self._nodes(self._groups[transfer.source_group])
-        target = self._nodes(self._groups[transfer.target_group])
-        calibration = self._calibration
-        latency_s = 0.0
-        if transfer.kind == "weights":
-            share = calibration.network_efficiency / calibration.sync_efficiency
-            num_bytes = share * sum(self._roles[role].model.weight_bytes for role in transfer.roles)
-            latency_s = calibration.sync_s + self._one_by_one_s(transfer)
-        else:
-            samples = self._workload.num_samples / self._shape.rollout_micro_batches
-            num_bytes = samples * self._workload.mean_tokens * _EXPERIENCE_BYTES
-        joined = {node.index for node in source} | {node.index for node in target}
-        link = self._cluster.link_between(source[0], target[-1])
-        if len(joined) == 1:
-            width = min(len(self._groups[transfer.target_group].devices), 8)
-            capacity = link.bandwidth * calibration.link_efficiency * width
-            return TransferTime(num_bytes, (), latency_s + link.latency_s + num_bytes / capacity)
-        names = tuple(f"node{index}" for index in sorted(joined))
-        return TransferTime(num_bytes, names, latency_s + link.latency_s)
-
-    def _one_by_one_s(self, transfer: Transfer) -> float:
-        """What weights cost besides where an engine takes each tensor on its own."""
-        engines = [p.engine for p in self._roles.values() if p.engine is not None]
-        if all(engine.takes_buckets for engine in engines):
-            return 0.0
-        tensors = sum(self._roles[role].model.shape.num_tensors for role in transfer.roles)
-        return tensors * self._calibration.tensor_s
+        """Returns what `transfer` moves."""
+        return self._transfers.of(transfer)
 
     def _seconds(self, task: Task) -> Seconds:
         if task.operation == "install":
@@ -127,18 +101,3 @@ class PlanDurations:
             if any(role in kind.roles for role in roles)
         ]
         return int(max(needs, default=0.0))
-
-    def _nodes(self, group: DeviceGroup) -> Sequence[Node]:
-        return self._cluster.nodes_of(group.devices)
-
-
-@lru_cache(maxsize=64)
-def _adapters(cluster: Cluster, efficiency: float) -> Mapping[str, float]:
-    """One shared link per node: all its adapters towards other nodes."""
-    nodes = cluster.nodes
-    return {
-        f"node{node.index}": cluster.link_between(node, nodes[node is nodes[0]]).bandwidth
-        * efficiency
-        for node in nodes
-        if len(nodes) > 1
-    }

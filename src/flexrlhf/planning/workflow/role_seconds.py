@@ -1,0 +1,181 @@
+"""How long the tasks of one placed role take."""
+
+from __future__ import annotations
+
+from functools import cached_property, lru_cache
+
+from flexrlhf.core.names import SHADOWS
+from flexrlhf.planning.cluster.cluster import Cluster
+from flexrlhf.planning.cluster.device_type import DeviceType
+from flexrlhf.planning.costs.calibration import Calibration
+from flexrlhf.planning.costs.collectives import all_gather_s
+from flexrlhf.planning.costs.decoding import Decoder
+from flexrlhf.planning.costs.groups import (
+    CommunicationGroup,
+    data_group,
+    pipeline_link,
+    replica_group,
+    shard_group,
+    slowest_device,
+    tensor_group,
+)
+from flexrlhf.planning.costs.layout import Layout
+from flexrlhf.planning.costs.lengths import Lengths
+from flexrlhf.planning.costs.passes import Passes, Seconds
+from flexrlhf.planning.costs.workload import Workload
+from flexrlhf.planning.placement.placed_role import PlacedRole
+from flexrlhf.planning.workflow.graph import Operation
+from flexrlhf.planning.workflow.shape import IterationShape
+
+
+class RoleSeconds:
+    """Times of one role; what memory leaves it to choose is given with each question.
+
+    Args:
+        cluster: the machines.
+        placed: the role; its own micro-batch does not count here.
+        shape: into which pieces an iteration is cut.
+        workload: samples and lengths.
+        calibration: constants of the class of hardware and software.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        placed: PlacedRole,
+        shape: IterationShape,
+        workload: Workload,
+        calibration: Calibration,
+    ) -> None:
+        self._cluster = cluster
+        self._placed = placed
+        self._shape = shape
+        self._workload = workload
+        self._calibration = calibration
+
+    def of(self, operation: Operation, *, micro_batch: int, concurrent: float) -> Seconds:
+        """Returns how long one task of the role takes.
+
+        Args:
+            operation: what the task does.
+            micro_batch: samples of a pass on each replica.
+            concurrent: sequences that one replica of the engine decodes at once, at most.
+        """
+        if operation == "generate":
+            return self._generation(concurrent)
+        if operation == "forward_backward":
+            return self._training(micro_batch)
+        if operation == "optimizer_step":
+            return self._passes.optimizer_step()
+        return self._scoring(micro_batch)
+
+    def _generation(self, concurrent: float) -> Seconds:
+        """Of one part of a rollout: weights into the engine's layout, prompts, then all tokens."""
+        placed, workload, decoder = self._placed, self._workload, self._decoder
+        samples = self._rollout_samples / placed.engine_replicas
+        shared = workload.samples_per_prompt if decoder.engine.shares_prompts else 1
+        limit = min(concurrent, decoder.engine.most_samples or samples)
+        rounds = 1.0 if decoder.engine.continuous else max(1.0, samples / limit)
+        prefill_s = rounds * decoder.prefill_s(samples / shared / rounds, workload.prompt)
+        decode_s = _decode_s(
+            decoder, samples, limit, (workload.prompt, workload.response), placed.engine_replicas
+        )
+        gather_s = self._gather_s() / self._shape.rollout_micro_batches
+        return Seconds((prefill_s + decode_s) / workload.speedup, gather_s)
+
+    def _scoring(self, micro_batch: int) -> Seconds:
+        """Of one part of a rollout."""
+        samples = self._rollout_samples
+        uneven = self._workload.imbalance(samples, self._placed.layout.data)
+        return self._passes.forward(
+            uneven * samples * self._workload.mean_tokens,
+            self._workload.mean_context,
+            self._num_passes(samples, micro_batch),
+        )
+
+    def _training(self, micro_batch: int) -> Seconds:
+        """Of one of the graph's micro-batches, in as many passes as memory asks for."""
+        samples = self._workload.num_samples / self._shape.mini_batches
+        samples /= self._shape.micro_batches_per_mini_batch
+        uneven = self._workload.imbalance(samples, self._placed.layout.data)
+        return self._passes.forward_backward(
+            uneven * samples * self._workload.mean_tokens,
+            self._workload.mean_context,
+            self._num_passes(samples, micro_batch),
+        )
+
+    def install_s(self) -> float:
+        """Returns the seconds in which new weights are written into memory of the engine's own."""
+        placed = self._placed
+        is_shadow = placed.role in SHADOWS.values()
+        if not is_shadow and (placed.engine is None or not placed.engine.has_own_copy):
+            return 0.0
+        parts = placed.engine.tensor if placed.engine else placed.layout.tensor
+        stages = placed.engine_pipeline if placed.engine else placed.layout.pipeline
+        written = placed.model.weight_bytes / parts / stages
+        return 2 * written / self._passes.device.memory_bandwidth
+
+    @cached_property
+    def _passes(self) -> Passes:
+        cluster, devices, layout = self._cluster, self._placed.devices, self._placed.layout
+        return Passes(
+            self._placed.model,
+            layout,
+            self._slowest,
+            self._calibration,
+            tensor_group(cluster, devices, layout),
+            shard_group(cluster, devices, layout),
+            replica_group(cluster, devices, layout),
+        )
+
+    @cached_property
+    def _decoder(self) -> Decoder:
+        placed = self._placed
+        assert placed.engine is not None
+        split = Layout(tensor=placed.engine.tensor, data=placed.engine_replicas)
+        return Decoder(
+            placed.model,
+            placed.engine,
+            self._slowest,
+            self._calibration,
+            tensor_group(self._cluster, placed.devices, split),
+            self._shards(),
+            placed.engine_pipeline,
+            pipeline_link(self._cluster, placed.devices, placed.layout),
+        )
+
+    @property
+    def _rollout_samples(self) -> float:
+        return self._workload.num_samples / self._shape.rollout_micro_batches
+
+    @cached_property
+    def _slowest(self) -> DeviceType:
+        placed = self._placed
+        return slowest_device(self._cluster, placed.devices, placed.model.compute_dtype)
+
+    def _num_passes(self, samples: float, micro_batch: int) -> float:
+        per_replica = samples / self._placed.layout.data
+        return float(max(1, -(-per_replica // micro_batch)))
+
+    def _gather_s(self) -> float:
+        """Sharded weights gathered once before a round of generation."""
+        placed = self._placed
+        engine, layout = placed.engine, placed.layout
+        if engine is None or engine.mode == "per_token" or layout.zero_stage < 3:
+            return 0.0
+        own = placed.model.gathered_bytes / engine.tensor / placed.engine_pipeline
+        return all_gather_s(own, self._passes.shard_group, self._calibration)
+
+    def _shards(self) -> CommunicationGroup:
+        placed = self._placed
+        if placed.layout.zero_stage < 3:
+            return data_group(self._cluster, placed.devices, Layout())
+        return shard_group(self._cluster, placed.devices, placed.layout)
+
+
+@lru_cache(maxsize=1 << 16)
+def _decode_s(
+    decoder: Decoder, samples: float, limit: float, lengths: tuple[Lengths, Lengths], replicas: int
+) -> float:
+    """Kept, since a search asks the same of every way to shard weights that rest elsewhere."""
+    return decoder.decode_s(samples, limit, *lengths, replicas=replicas)
