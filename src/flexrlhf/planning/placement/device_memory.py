@@ -147,7 +147,7 @@ class DeviceMemory:
             working = self.working_bytes(placed, stage, samples=samples) or {}
             return all(self._total(kind, working) <= fill * kind.memory_bytes for kind in kinds)
 
-        return _largest(fits, most)
+        return largest_fitting(fits, most)
 
     def _generating(self, placed: PlacedRole, samples: float | None) -> Bytes:
         assert placed.engine is not None
@@ -203,7 +203,7 @@ def alike_devices(
     return tuple((names, memory, tuple(held)) for (names, memory), held in alike.items())
 
 
-def _largest(fits: Callable[[int], bool], most: int) -> int:
+def largest_fitting(fits: Callable[[int], bool], most: int) -> int:
     """Returns the largest count up to `most` that fits, where fitting only ever ends."""
     if most < 1 or not fits(1):
         return 0

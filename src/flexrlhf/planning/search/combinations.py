@@ -6,6 +6,7 @@ import heapq
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from flexrlhf.core.names import Role, Stage
 from flexrlhf.planning.cluster.cluster import Cluster
@@ -13,6 +14,9 @@ from flexrlhf.planning.costs.calibration import Calibration
 from flexrlhf.planning.placement.device_memory import alike_devices
 from flexrlhf.planning.search.bounds import IterationBound, Times
 from flexrlhf.planning.search.options import Option
+
+_ROUNDING: Final = 1e-12
+"""Part of a device's memory that counts as nothing, lest a bound be above what really fits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +38,7 @@ def shared_devices(
     """Returns which roles meet on a device, one entry for devices that are alike."""
     rest = 1 + calibration.fragmentation
     found = {
-        SharedDevices(roles, fill * memory / rest - calibration.held_bytes): None
+        SharedDevices(roles, (1 + _ROUNDING) * fill * memory / rest - calibration.held_bytes): None
         for roles, memory, _ in alike_devices(cluster, tuple(devices.items()))
     }
     return list(found)
@@ -48,7 +52,7 @@ class Combination:
     bound_s: float
     """No iteration of a plan with these options is shorter; infinite where they cannot fit."""
     stage_s: Times
-    """What each role takes in each stage, at least."""
+    """What each role takes in each stage, with the largest passes for which they leave room."""
 
     @property
     def resting_bytes(self) -> float:
@@ -94,7 +98,7 @@ def _fitting(
             room = min(room, devices.limit_bytes - least)
     found: list[Candidate] = []
     for option in options[role]:
-        stage_s = option.least_s(room - option.resting_bytes)
+        stage_s = option.times(room - option.resting_bytes)
         busy_s = sum(stage_s.values())
         if math.isfinite(busy_s):
             found.append(Candidate(option, stage_s, busy_s))
@@ -181,6 +185,6 @@ class Combinations:
                 available[index] = min(available[index], devices.limit_bytes - resting)
         times: dict[tuple[Role, Stage], float] = {}
         for option, left in zip(chosen, available, strict=True):
-            times |= option.least_s(left)
+            times |= option.times(left)
         bound_s = self._bound.seconds(times)
         return Combination(chosen, bound_s, times) if math.isfinite(bound_s) else None

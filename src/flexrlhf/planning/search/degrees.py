@@ -98,7 +98,7 @@ def _shardings(
     replicas = len(devices) // (tensor * pipeline)
     stages = [0] if replicas == 1 else [1, 2, 3] if model.is_trained else [0, 3]
     for stage in _kept(stages, fixed, "zero_stage"):
-        if pipeline > 1 and stage > 1 and "zero_stage" not in fixed:
+        if pipeline > 1 and stage > 1 and not {"zero_stage", "pipeline_parallel"} <= set(fixed):
             continue
         for offload in _kept([False, True] if model.is_trained else [False], fixed, "offload"):
             yield {"zero_stage": stage, "offload": offload}

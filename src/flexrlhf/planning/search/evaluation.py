@@ -13,6 +13,7 @@ from flexrlhf.planning.placement.fit import Fit, check_fit
 from flexrlhf.planning.placement.placed_role import PlacedRole, engine_of, layout_of
 from flexrlhf.planning.placement.plan import Plan, RolePlacement
 from flexrlhf.planning.placement.prediction import Prediction
+from flexrlhf.planning.search.pass_sizes import best_pass, most_at_once
 from flexrlhf.planning.search.request import PlanRequest
 from flexrlhf.planning.simulation.simulation import Simulation
 from flexrlhf.planning.simulation.simulator import simulate
@@ -22,9 +23,7 @@ from flexrlhf.planning.workflow.plan_durations import PlanDurations
 from flexrlhf.planning.workflow.shape import IterationShape
 
 _MOST_SAMPLES: Final = 1024
-"""Samples per replica and pass beyond which nothing gets faster."""
-_PASSES_PER_STAGE: Final = 4
-"""Micro-batches per pipeline stage that leave a bubble of a fifth."""
+"""Samples per device beyond which no larger batch is looked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,21 +77,19 @@ def prepare(
     plan: Plan,
     rollout_micro_batches: int,
     *,
-    held: Iterable[Role] | None = None,
     requires_fit: bool = True,
 ) -> Prepared:
     """Returns a plan with the largest micro-batches that fit, and whether it fits.
 
     Args:
         request: what is placed.
-        plan: all roles, or those of one pool.
+        plan: role by role devices and degrees.
         rollout_micro_batches: parts that are generated and scored on their own.
-        held: every role that has a place, where the plan is that of a pool.
         requires_fit: as for `evaluate`.
     """
     memory, roles, concurrent = _filled(
         request,
-        _placed_roles(request, plan, held or plan.placement),
+        _placed_roles(request, plan),
         rollout_micro_batches,
         least=1 if requires_fit else None,
     )
@@ -190,19 +187,8 @@ def placed_role(
     )
 
 
-def pass_sizes(request: PlanRequest, placed: PlacedRole) -> tuple[int, ...]:
-    """Returns the samples per replica and pass that come into question, ascending.
-
-    They are the user's number, or powers of two and all samples of a step.
-    """
-    if placed.micro_batch_samples:
-        return (placed.micro_batch_samples,)
-    most = _samples_per_step(request, placed)
-    return (*(2**i for i in range(most.bit_length()) if 2**i < most), most)
-
-
-def _placed_roles(request: PlanRequest, plan: Plan, held: Iterable[Role]) -> list[PlacedRole]:
-    placed = [placed_role(request, held, r, place) for r, place in plan.placement.items()]
+def _placed_roles(request: PlanRequest, plan: Plan) -> list[PlacedRole]:
+    placed = [placed_role(request, plan.placement, r, p) for r, p in plan.placement.items()]
     return [role for role in placed if role is not None]
 
 
@@ -217,42 +203,21 @@ def _filled(
     bare = DeviceMemory(
         request.cluster, roles, request.workload, request.calibration, generation_samples=0.0
     )
-    samples = request.workload.num_samples
     at_once, concurrent, filled = 1.0, 1.0, list[PlacedRole]()
     for placed in roles:
+
+        def largest(stage: Stage, most: int, placed: PlacedRole = placed) -> int:
+            return bare.largest_samples(placed, stage, fill=request.memory_fill, most=most)
+
         if placed.engine is not None:
-            replicas = placed.engine_replicas
-            share = max(1, -(-samples // (parts * replicas)))
-            share = min(share, placed.engine.most_samples or share)
-            found = bare.largest_samples(placed, "generate", fill=request.memory_fill, most=share)
+            share = most_at_once(request, placed, parts)
+            found = largest("generate", share)
             if least is None and placed.engine.copies_cache:
                 found = share  # a batch that was generated has fitted
             concurrent = float(found or least or share)
-            at_once = concurrent * replicas
-        filled.append(placed.with_micro_batch(_best_pass(request, bare, placed)))
+            at_once = concurrent * placed.engine_replicas
+        filled.append(placed.with_micro_batch(best_pass(request, placed, largest)))
     return bare.with_passes(filled, at_once), filled, concurrent
-
-
-def _best_pass(request: PlanRequest, memory: DeviceMemory, placed: PlacedRole) -> int:
-    """Returns the samples per pass: as many as fit, since fewer passes cost less.
-
-    A pipeline needs several passes to be full, so there it is the largest size that leaves four
-    per stage. Where nothing fits it is 1, and the fit check says so.
-    """
-    if placed.micro_batch_samples:
-        return placed.micro_batch_samples
-    stage = "train" if placed.model.is_trained else "score"
-    most = _samples_per_step(request, placed)
-    fitting = memory.largest_samples(placed, stage, fill=request.memory_fill, most=most)
-    if placed.layout.pipeline == 1:
-        return max(1, fitting)
-    wanted = min(fitting, most // (_PASSES_PER_STAGE * placed.layout.pipeline))
-    return max([size for size in pass_sizes(request, placed) if size <= wanted], default=1)
-
-
-def _samples_per_step(request: PlanRequest, placed: PlacedRole) -> int:
-    per_step = request.workload.num_samples / request.workload.mini_batches
-    return min(_MOST_SAMPLES, max(1, int(per_step // placed.layout.data)))
 
 
 def _micro_batch(roles: Sequence[PlacedRole], role: Role) -> int | None:

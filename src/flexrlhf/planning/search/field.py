@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
+from math import prod
 from typing import Any
 
 from flexrlhf.core.names import GenerationMode, Role, Stage
@@ -18,9 +19,9 @@ from flexrlhf.planning.search.combinations import (
     candidates,
     shared_devices,
 )
-from flexrlhf.planning.search.evaluation import Prepared, graph_source, iteration_shape, prepare
+from flexrlhf.planning.search.evaluation import graph_source, iteration_shape
 from flexrlhf.planning.search.options import Option, RoleOptions
-from flexrlhf.planning.search.pools import PoolChoice, PoolFront, pools_of
+from flexrlhf.planning.search.pools import PoolFront, pools_of
 from flexrlhf.planning.search.request import PlanRequest
 from flexrlhf.planning.workflow.transfer_seconds import TransferSeconds
 
@@ -115,6 +116,11 @@ class Field:
         """Every role that has a place."""
         return tuple(self._options)
 
+    @property
+    def num_combinations(self) -> int:
+        """How many plans there are, those that the bounds rule out unseen among them."""
+        return prod(map(len, self._options.values()))
+
     def combinations(self) -> Combinations:
         """Returns all combinations, best bound first."""
         return Combinations(self._options, self._shared, self.bound)
@@ -128,11 +134,9 @@ class Field:
         key = tuple(self._key(role) for role in pool)
         if key not in self._known.fronts:
             shared = [devices for devices in self._shared if set(devices.roles) <= set(pool)]
-            bound = self.bound.of_pool(pool)
             options: dict[Role, list[Option]] = {role: self._options[role] for role in pool}
             self._known.fronts[key] = PoolFront(
-                Combinations(options, shared, bound),
-                lambda combination: self._choice(combination, bound),
+                Combinations(options, shared, self.bound.of_pool(pool)),
                 is_one_group=len({self.arrangement.devices[role] for role in pool}) == 1,
             )
         return self._known.fronts[key]
@@ -142,16 +146,6 @@ class Field:
         own = {task: seconds for task, seconds in self.fastest.items() if task[0] in pool}
         others = {task: seconds for task, seconds in self.fastest.items() if task[0] not in pool}
         return self.bound.limit_of(own, others, limit_s)
-
-    def _choice(self, combination: Combination, bound: IterationBound) -> PoolChoice | None:
-        """Returns the choice that a combination makes; None if it does not fit after all."""
-        held = tuple(self.arrangement.devices)
-        plan = self.plan_of(combination.options)
-        prepared = prepare(self._request, plan, self.depth, held=held)
-        if not prepared.fit.is_feasible:
-            return None
-        times = self.times_of(combination.options, prepared)
-        return PoolChoice(combination.options, times, bound.seconds(times))
 
     def _key(self, role: Role) -> _Key:
         """What the options of a role depend on; its part of a rollout makes the depth count."""
@@ -169,18 +163,6 @@ class Field:
     def plan_of(self, options: Iterable[Option]) -> Plan:
         """Returns the plan that options make."""
         return _plan(self.arrangement, {option.role: option.placement for option in options})
-
-    def times_of(self, options: Iterable[Option], prepared: Prepared) -> Times:
-        """Returns what each role takes per stage with the micro-batches that it really has."""
-        places = {placed.role: placed for placed in prepared.roles}
-        return {
-            (option.role, stage): seconds
-            for option in options
-            if option.role in places
-            for stage, seconds in self._finder.stage_s(
-                option, places[option.role], prepared.concurrent
-            ).items()
-        }
 
 
 def bare_plan(arrangement: Arrangement) -> Plan:

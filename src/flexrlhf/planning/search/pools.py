@@ -8,8 +8,7 @@ devices and so work in turn, else in every task.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
 
 from flexrlhf.core.names import Role
 from flexrlhf.planning.search.bounds import Times
@@ -17,79 +16,53 @@ from flexrlhf.planning.search.combinations import Combination
 from flexrlhf.planning.search.options import Option
 
 
-@dataclass(frozen=True, slots=True)
-class PoolChoice:
-    """One option for each role of a pool, with the times that they really have there."""
-
-    options: tuple[Option, ...]
-    stage_s: Times
-    bound_s: float
-    """No iteration is shorter, if no other role took any time."""
-
-
 class PoolFront:
     """The choices of a pool of which none beats another in everything, found as far as asked for.
 
     Args:
         combinations: of the pool's options, in the order of their bounds.
-        choice_of: what a combination really takes; None if it does not fit after all.
         is_one_group: whether all roles sit on the same devices.
     """
 
     def __init__(
         self,
         combinations: Iterable[Combination],
-        choice_of: Callable[[Combination], PoolChoice | None],
         *,
         is_one_group: bool,
     ) -> None:
-        self.choices: list[PoolChoice] = []
+        self.choices: list[Combination] = []
         self.least: Combination | None = None
-        """Of the combinations that turned out not to fit, the one that rests on least memory."""
+        """The combination that rests on least memory, where none fits."""
         self._times: list[dict[object, float]] = []
         self._combinations = iter(combinations)
         self._next = next(self._combinations, None)
-        self._choice_of = choice_of
         self._is_one_group = is_one_group
 
-    def find_first(self) -> int:
-        """Looks until there is a choice or nothing is left; returns how many it looked at."""
-        looked_at = 0
+    def find_first(self) -> None:
+        """Looks until there is a choice or nothing is left."""
         while not self.choices and self._next is not None:
             self._look_at(self._next)
-            looked_at += 1
-        return looked_at
 
-    def extend(self, limit_s: float) -> int:
-        """Looks at all that may keep the pool busy for less than `limit_s`.
-
-        What does not fit is looked at only if nothing does.
-
-        Returns:
-            How many combinations it looked at.
-        """
-        looked_at = 0
+    def extend(self, limit_s: float) -> None:
+        """Looks at all combinations whose bound is below `limit_s`; without one at whatever is."""
         while self._next is not None and self._next.bound_s < limit_s:
             self._look_at(self._next)
-            looked_at += 1
-        return looked_at + (self.find_first() if math.isinf(limit_s) else 0)
+        if math.isinf(limit_s):
+            self.find_first()
 
     def _look_at(self, combination: Combination) -> None:
         self._next = next(self._combinations, None)
-        if self._beats(combination.stage_s):
-            return
-        choice = None if math.isinf(combination.bound_s) else self._choice_of(combination)
-        if choice is None:
-            self.least = smaller(self.least, combination)
-        elif not self._beats(choice.stage_s):
-            self._add(choice)
+        if math.isinf(combination.bound_s):
+            self.least = combination
+        elif not self._beats(combination.stage_s):
+            self._add(combination)
 
     def _beats(self, times: Times) -> bool:
         """Whether a choice takes at most these times in every task."""
         others = self._compared(times)
         return any(_is_at_most(held, others) for held in self._times)
 
-    def _add(self, choice: PoolChoice) -> None:
+    def _add(self, choice: Combination) -> None:
         """Takes in a choice and drops those that it beats."""
         times = self._compared(choice.stage_s)
         kept = [
@@ -129,7 +102,7 @@ def smaller(best: Combination | None, other: Combination) -> Combination:
 
 
 def joined(
-    choices: Sequence[PoolChoice], roles: Iterable[Role]
+    choices: Sequence[Combination], roles: Iterable[Role]
 ) -> tuple[tuple[Option, ...], Times]:
     """Returns the options of all pools in the order of `roles`, and their times together."""
     options = {option.role: option for choice in choices for option in choice.options}

@@ -16,7 +16,6 @@ from flexrlhf.planning.placement.plan import Plan, SearchSummary
 from flexrlhf.planning.search.combinations import Combination
 from flexrlhf.planning.search.evaluation import (
     Evaluation,
-    Prepared,
     evaluate,
     prepare,
     run,
@@ -27,8 +26,8 @@ from flexrlhf.planning.search.pools import PoolFront, joined, smaller
 from flexrlhf.planning.search.request import PlanRequest
 from flexrlhf.planning.workflow.groups import device_groups
 
-_Entry = tuple[float, Plan, Prepared]
-"""A bound in seconds, the plan as wanted, and with its micro-batches."""
+_Entry = tuple[float, Plan]
+"""A bound in seconds, and a plan whose micro-batches are still open."""
 
 
 _DEPTHS: Final = (1, 2, 4, 8)
@@ -99,11 +98,9 @@ class Search:
         heap: list[tuple[float, int, Field, int]] = []
         number = count()
         for arrangement in arrangements:
-            whole = self._field(arrangement, 1)
-            heap += [
-                (self._floor(whole, depth), next(number), whole, depth)
-                for depth in self._depths(arrangement)
-            ]
+            whole, depths = self._field(arrangement, 1), self._depths(arrangement)
+            self._num_candidates += len(depths) * whole.num_combinations
+            heap += [(self._floor(whole, depth), next(number), whole, depth) for depth in depths]
         heapq.heapify(heap)
         while heap:
             floor, _, field, depth = heapq.heappop(heap)
@@ -147,66 +144,52 @@ class Search:
             entries = self._by_pools(field, limit / self._score_of(field.arrangement, 1.0))
         else:
             entries = self._by_combinations(field)
-        for bound, wanted, prepared in entries:
+        for bound, wanted in entries:
             if self._score_of(field.arrangement, bound) >= limit and not self._exhaustive:
                 break
             if wanted == first:
                 continue
-            self._num_simulated += 1
-            evaluation = run(self._request, prepared, field.depth, field.graph_of)
+            evaluation = self._evaluated(field, wanted)
             limit = min(limit, self.score(evaluation))
             yield wanted, evaluation
         if math.isinf(limit) and field.least is not None:
             wanted = field.plan_of(field.least.options)
             yield wanted, evaluate(self._request, wanted, rollout_micro_batches=field.depth)
 
+    def _evaluated(self, field: Field, wanted: Plan) -> Evaluation:
+        prepared = prepare(self._request, wanted, field.depth)
+        if not prepared.fit.is_feasible:
+            return Evaluation(prepared.plan, prepared.fit)
+        self._num_simulated += 1
+        return run(self._request, prepared, field.depth, field.graph_of)
+
     def _by_trying(self, field: Field) -> Iterator[_Entry]:
         """Everything that fits, in any order."""
         for options in field.every_combination():
-            self._num_candidates += 1
             wanted = field.plan_of(options)
             prepared = prepare(self._request, wanted, field.depth)
             if prepared.fit.is_feasible:
-                yield 0.0, wanted, prepared
+                yield 0.0, wanted
             else:
                 field.least = smaller(field.least, Combination(options, math.inf, {}))
 
     def _by_combinations(self, field: Field) -> Iterator[_Entry]:
-        """All combinations of all roles, best bound first.
-
-        The first bound looks at a grid of micro-batch sizes; those that are next by it get a
-        second one from the sizes that fit.
-        """
-        waiting: list[tuple[float, int, Plan, Prepared]] = []
-        for number, combination in enumerate(field.combinations()):
-            self._num_candidates += 1
+        """All combinations of all roles, best bound first."""
+        for combination in field.combinations():
             if math.isinf(combination.bound_s):
-                field.least = smaller(field.least, combination)
-                continue
-            while waiting and waiting[0][0] <= combination.bound_s:
-                bound, _, wanted, prepared = heapq.heappop(waiting)
-                yield bound, wanted, prepared
-            wanted = field.plan_of(combination.options)
-            prepared = prepare(self._request, wanted, field.depth)
-            if not prepared.fit.is_feasible:
-                field.least = smaller(field.least, combination)
-                continue
-            bound = field.bound.seconds(field.times_of(combination.options, prepared))
-            heapq.heappush(waiting, (bound, number, wanted, prepared))
-        while waiting:
-            bound, _, wanted, prepared = heapq.heappop(waiting)
-            yield bound, wanted, prepared
+                field.least = combination
+            else:
+                yield combination.bound_s, field.plan_of(combination.options)
 
     def _first(self, field: Field) -> Iterator[tuple[Plan, Evaluation]]:
         """The fastest choices of each pool that fit: a plan to measure all others by."""
         fronts = [field.front(pool) for pool in field.pools]
-        self._num_candidates += sum(front.find_first() for front in fronts)
+        for front in fronts:
+            front.find_first()
         if all(front.choices for front in fronts):
             fastest = [min(front.choices, key=lambda choice: choice.bound_s) for front in fronts]
             wanted = field.plan_of(joined(fastest, field.roles)[0])
-            self._num_simulated += 1
-            prepared = prepare(self._request, wanted, field.depth)
-            yield wanted, run(self._request, prepared, field.depth, field.graph_of)
+            yield wanted, self._evaluated(field, wanted)
 
     def _by_pools(self, field: Field, limit_s: float) -> Iterator[_Entry]:
         """Combinations of the choices of every pool, best bound first.
@@ -218,7 +201,7 @@ class Search:
         fronts = [field.front(pool) for pool in field.pools]
         limits = [field.limit_of(pool, limit_s) for pool in field.pools]
         for front, limit in zip(fronts, limits, strict=True):
-            self._num_candidates += front.extend(limit)
+            front.extend(limit)
         if not all(front.choices for front in fronts):
             field.least = _lacking(fronts)
             return
@@ -233,8 +216,7 @@ class Search:
             if bound_s < limit_s:
                 entries.append((bound_s, number, options))
         for bound_s, _, options in sorted(entries, key=lambda entry: entry[:2]):
-            wanted = field.plan_of(options)
-            yield bound_s, wanted, prepare(self._request, wanted, field.depth)
+            yield bound_s, field.plan_of(options)
 
     def _score_of(self, arrangement: Arrangement, seconds: float) -> float:
         """What the score of an iteration of so many seconds is."""

@@ -140,12 +140,15 @@ def test_an_unknown_strategy(ppo, cluster):
 
 def test_degrees_are_added_to_what_a_strategy_fixes(ppo, cluster):
     choices = chosen(
-        roles={"actor": {"tensor_parallel": 2, "zero_stage": 3}, "reward": {"offload": False}}
+        roles={"actor": {"offload": True, "zero_stage": 3}, "reward": {"offload": False}}
     )
     (found,) = arrangements("zero3_generation", ppo, cluster(1, 8), choices)
     assert found.degrees_of("actor") == {
         "zero_stage": 3,
-        "tensor_parallel": 2,
+        "tensor_parallel": 1,
+        "pipeline_parallel": 1,
+        "shard_devices": None,
+        "offload": True,
         "generation": "per_token",
     }
     assert found.degrees_of("reward") == {"offload": False}

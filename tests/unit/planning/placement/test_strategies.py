@@ -211,7 +211,13 @@ def test_reward_on_one(ppo, two_rewards, cluster):
 
 def test_zero3_generation(ppo, cluster):
     found = first("zero3_generation", ppo, cluster(2, 8))
-    assert found.degrees_of("actor") == {"zero_stage": 3, "generation": "per_token"}
+    assert found.degrees_of("actor") == {
+        "zero_stage": 3,
+        "tensor_parallel": 1,
+        "pipeline_parallel": 1,
+        "shard_devices": None,
+        "generation": "per_token",
+    }
     assert found.degrees_of("critic") == {}
 
 

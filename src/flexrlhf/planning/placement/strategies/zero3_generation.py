@@ -13,6 +13,13 @@ from flexrlhf.planning.placement.arrangement import Arrangement, Refusal
 from flexrlhf.planning.placement.layouts import everywhere
 
 _NAME: Final = "zero3_generation"
+_WHOLE_CLUSTER: Final = {
+    "zero_stage": 3,
+    "tensor_parallel": 1,
+    "pipeline_parallel": 1,
+    "shard_devices": None,
+}
+"""What makes it the weak baseline: nothing is split or sharded so that gathers get shorter."""
 
 
 def zero3_generation(spec: AlgorithmSpec, cluster: Cluster) -> list[Arrangement] | Refusal:
@@ -28,6 +35,6 @@ def zero3_generation(spec: AlgorithmSpec, cluster: Cluster) -> list[Arrangement]
             everywhere(spec, cluster.devices),
             note,
             generation="per_token",
-            fixed={"actor": {"zero_stage": 3}},
+            fixed={"actor": _WHOLE_CLUSTER},
         )
     ]
