@@ -59,7 +59,16 @@ def requests(draw):
         mini_batches=draw(st.sampled_from([1, 2])),
     )
     engine = Engine(has_own_copy=draw(st.booleans()))
-    return PlanRequest(spec, cluster, models, workload, engine)
+    return PlanRequest(
+        spec,
+        cluster,
+        models,
+        workload,
+        engine,
+        sync_every=None,
+        max_staleness=draw(st.integers(0, 2)),
+        objective=draw(st.sampled_from(["throughput", "cost"])),
+    )
 
 
 SIMPLE = {"zero_stage": 1, "tensor_parallel": 1, "pipeline_parallel": 1, "offload": False}

@@ -234,6 +234,8 @@ def _check_generation_parts(config: RunConfig) -> Iterator[Problem]:
 
 def _check_staleness(config: RunConfig) -> Iterator[Problem]:
     weights = config.weights
+    if weights.sync_every == "auto":
+        return
     if spec_of(config).generates and weights.max_staleness < weights.sync_every - 1:
         yield mistake(
             "weights.max_staleness",

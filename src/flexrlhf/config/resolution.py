@@ -16,6 +16,7 @@ from flexrlhf.config.placement import Placement
 from flexrlhf.config.rollout import Rollout
 from flexrlhf.config.schema import RunConfig, Sections
 from flexrlhf.config.training import Training
+from flexrlhf.config.weights import Weights
 from flexrlhf.core.algorithm_specs import AlgorithmSpec, algorithm_spec
 from flexrlhf.core.names import Role
 
@@ -164,6 +165,7 @@ def _resolve_sections(config: C) -> C:
             "data": _resolved_data(config.data),
             "rollout": _resolved_rollout(config),
             "training": _resolved_training(config),
+            "weights": _resolved_weights(config.weights),
         }
     )
 
@@ -201,6 +203,13 @@ def _resolved_rollout(config: Sections) -> Rollout:
             "mean_new_tokens": _or(rollout.mean_new_tokens, float(rollout.max_new_tokens)),
         }
     )
+
+
+def _resolved_weights(weights: Weights) -> Weights:
+    """Without staleness weights can only be new in every iteration."""
+    if weights.max_staleness > 0:
+        return weights
+    return weights.model_copy(update={"sync_every": _or(weights.sync_every, 1)})
 
 
 def _resolved_data(data: Data) -> Data:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from flexrlhf.config.section import Count, Section, WholeNumber
+from flexrlhf.config.section import Auto, Count, Section, WholeNumber
 
 
 class Weights(Section):
     """The way of the weights from training to generation."""
 
-    sync_every: Count = 1
-    """Iterations between two updates of the engine's weights."""
+    sync_every: Auto | Count = 1
+    """Iterations between two updates of the engine's weights; auto: a plan's choice."""
     max_staleness: WholeNumber = 0
     """Versions that generating weights may lag behind; 0 is synchronous."""

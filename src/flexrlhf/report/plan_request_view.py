@@ -69,11 +69,12 @@ def _sentences(request: PlanRequest) -> Iterator[str]:
         yield f"They have {_length(workload.prompt)}."
     steps = workload.mini_batches * workload.epochs
     yield f"{_count(steps, 'optimiser step')} an iteration."
-    if spec.generates and (request.sync_every > 1 or request.max_staleness):
-        every = "" if request.sync_every == 1 else f"{request.sync_every} "
+    if spec.generates and (request.sync_every != 1 or request.max_staleness):
+        every = request.sync_every
+        said = "as often as is best" if every is None else f"every {_count(every, 'iteration')}"
         yield (
-            f"New weights go to shadows every {every}iteration{'s' if every else ''}; answers may "
-            f"be {_count(request.max_staleness, 'version')} old."
+            f"New weights go to shadows {said}; answers may be "
+            f"{_count(request.max_staleness, 'version')} old."
         )
     yield f"Wanted: {_OBJECTIVES[request.objective]},"
     yield f"with at most {request.memory_fill:.0%} of a device's memory filled."

@@ -100,8 +100,10 @@ def _placement(stage: StagePlans, winner: Winner) -> Html:
     words = "A column is a device, a bar a role on it."
     if any(role.startswith("shadow") for role in winner.plan.placement):
         words += " A dashed bar is a copy that gets its weights from the trained role."
-    if winner.rollout_micro_batches > 1:
-        words += f" A rollout is generated and scored in {winner.rollout_micro_batches} parts."
+    if (parts := winner.plan.rollout_micro_batches or 1) > 1:
+        words += f" A rollout is generated and scored in {parts} parts."
+    if (every := winner.plan.sync_every or 1) > 1:
+        words += f" The copies get new weights every {every} iterations."
     picture = placement_picture(winner.plan, stage.request.cluster)
     return join([_quiet(words), picture, role_table(winner.plan)])
 

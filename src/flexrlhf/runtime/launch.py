@@ -155,7 +155,7 @@ def _shape(
         mini_batches=sizes.num_mini_batches,
         micro_batches_per_mini_batch=limit.bound(sizes.mini_batch_samples, longest),
         epochs=config.algorithm.epochs,
-        sync_every=config.weights.sync_every,
+        sync_every=settled(config.weights.sync_every),
         max_staleness=config.weights.max_staleness,
     )
 

@@ -83,7 +83,9 @@ def problem_with(document, key: str, value) -> str:
         ("model.actor.lora", {"rank": 8, "r": 8}, "lora.r: unknown key. Known here: rank."),
         ("model.actor.lora", {"rank": 0}, "model.actor.lora.rank = 0: out of range."),
         ("rollout.speedup", 0, "= 0: out of range. Right: a number above 0."),
-        ("weights.sync_every", 0, "= 0: out of range. Right: a whole number of at least 1."),
+        ("rollout.mean_new_tokens", 0.5, "out of range. Right: auto or a number of at least 1."),
+        ("data.mean_prompt_tokens", 0.5, "out of range. Right: auto or a number of at least 1."),
+        ("weights.sync_every", 0, "= 0: out of range. Right: auto or a whole number of at least 1."),
     ],
 )
 def test_wrong_values(ppo, key, value, problem):
@@ -96,7 +98,6 @@ def test_wrong_values(ppo, key, value, problem):
     ("key", "value", "problem"),
     [
         ("cluster", {"ray": "auto"}, 'cluster.ray = "auto": Ray clusters are planned, not built'),
-        ("cluster", {"profile": "p.yaml"}, "Measured profiles are planned, not built yet;"),
     ],
 )
 def test_what_is_planned_says_so(ppo, key, value, problem):

@@ -50,4 +50,5 @@ def _is_like_actor(setting: Setting, role: str) -> bool:
 
 def _evaluated(setting: Setting) -> Evaluation:
     parts = min(setting.rollout_parts, setting.request.workload.num_samples)
-    return evaluate(setting.request, setting.plan, rollout_micro_batches=parts, requires_fit=False)
+    plan = replace(setting.plan, rollout_micro_batches=parts)
+    return evaluate(setting.request, plan, requires_fit=False)

@@ -121,6 +121,10 @@ class Plan:
     chosen_by: ChosenBy | None = None
     export_only: bool = False
     """It can be simulated and exported, but not run here."""
+    rollout_micro_batches: int | None = None
+    """Parts in which a rollout is generated and scored; None: the config's, or one."""
+    sync_every: int | None = None
+    """Iterations from one update of the generating weights to the next; None: the config's."""
     predicted: Prediction | None = None
     bound_by: Bound | None = None
 
@@ -138,6 +142,8 @@ class Plan:
             "feasible": self.feasible,
             "export_only": self.export_only if self.feasible or self.export_only else None,
             "placement": {role: p.to_json() for role, p in self.placement.items()} or None,
+            "rollout_micro_batches": self.rollout_micro_batches,
+            "sync_every": self.sync_every,
             "predicted": self.predicted.to_json() if self.predicted else None,
             "bound_by": self.bound_by,
             "why": self.why,

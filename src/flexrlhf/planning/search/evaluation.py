@@ -52,7 +52,6 @@ def evaluate(
     request: PlanRequest,
     plan: Plan,
     *,
-    rollout_micro_batches: int = 1,
     requires_fit: bool = True,
 ) -> Evaluation:
     """Returns the simulated course of a plan whose degrees are chosen.
@@ -61,21 +60,19 @@ def evaluate(
 
     Args:
         request: what is placed.
-        plan: role by role devices and degrees.
-        rollout_micro_batches: parts that are generated and scored on their own.
+        plan: role by role devices and degrees, and the cuts of a rollout.
         requires_fit: what does not fit is not simulated. Off for runs that are known to have
             taken place, whatever our count of their bytes says.
     """
-    prepared = prepare(request, plan, rollout_micro_batches, requires_fit=requires_fit)
+    prepared = prepare(request, plan, requires_fit=requires_fit)
     if requires_fit and not prepared.fit.is_feasible:
         return Evaluation(prepared.plan, prepared.fit)
-    return run(request, prepared, rollout_micro_batches)
+    return run(request, prepared)
 
 
 def prepare(
     request: PlanRequest,
     plan: Plan,
-    rollout_micro_batches: int,
     *,
     requires_fit: bool = True,
 ) -> Prepared:
@@ -83,14 +80,13 @@ def prepare(
 
     Args:
         request: what is placed.
-        plan: role by role devices and degrees.
-        rollout_micro_batches: parts that are generated and scored on their own.
+        plan: role by role devices and degrees, and the cuts of a rollout.
         requires_fit: as for `evaluate`.
     """
     memory, roles, concurrent = _filled(
         request,
         _placed_roles(request, plan),
-        rollout_micro_batches,
+        plan.rollout_micro_batches or 1,
         least=1 if requires_fit else None,
     )
     fit = check_fit(memory, fill=request.memory_fill)
@@ -105,7 +101,6 @@ def prepare(
 def run(
     request: PlanRequest,
     prepared: Prepared,
-    rollout_micro_batches: int,
     graph_of: Callable[[int], Graph] | None = None,
 ) -> Evaluation:
     """Returns the simulated course of a prepared plan.
@@ -113,11 +108,10 @@ def run(
     Args:
         request: what is placed.
         prepared: the plan.
-        rollout_micro_batches: parts that are generated and scored on their own.
         graph_of: makes the graph of an iteration; plans on the same devices have the same.
     """
     plan = prepared.plan
-    shape = iteration_shape(request, plan, rollout_micro_batches)
+    shape = iteration_shape(request, plan)
     graphs = graph_of or graph_source(request, plan, shape)
     durations = PlanDurations(
         request.cluster,
@@ -146,15 +140,15 @@ def graph_source(request: PlanRequest, plan: Plan, shape: IterationShape) -> Cal
     return graph_of
 
 
-def iteration_shape(request: PlanRequest, plan: Plan, rollout_micro_batches: int) -> IterationShape:
+def iteration_shape(request: PlanRequest, plan: Plan) -> IterationShape:
     """Returns the cuts of an iteration; only shadows may generate with older weights."""
     is_apart = "shadow_actor" in plan.placement
     return IterationShape(
         num_samples=request.workload.num_samples,
-        rollout_micro_batches=rollout_micro_batches,
+        rollout_micro_batches=plan.rollout_micro_batches or 1,
         mini_batches=request.workload.mini_batches,
         epochs=request.workload.epochs,
-        sync_every=request.sync_every if is_apart else 1,
+        sync_every=(plan.sync_every or request.sync_every or 1) if is_apart else 1,
         max_staleness=request.max_staleness if is_apart else 0,
     )
 

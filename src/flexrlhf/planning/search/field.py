@@ -28,6 +28,14 @@ from flexrlhf.planning.workflow.transfer_seconds import TransferSeconds
 _Key = tuple[Role, tuple[int, ...], tuple[tuple[str, Any], ...], GenerationMode | None, bool, int]
 
 
+@dataclass(frozen=True, slots=True)
+class Cuts:
+    """How a rollout is cut, and how often new weights reach what generates."""
+
+    parts: int = 1
+    sync_every: int = 1
+
+
 @dataclass(slots=True)
 class Known:
     """What was found in other arrangements."""
@@ -45,16 +53,16 @@ class Field:
         self,
         request: PlanRequest,
         arrangement: Arrangement,
-        depth: int,
+        cuts: Cuts,
         *,
         known: Known,
         exhaustive: bool,
     ) -> None:
-        self.depth = depth
+        self.cuts = cuts
         self._request = request
         self.arrangement = arrangement
-        plan = bare_plan(arrangement)
-        self._shape = iteration_shape(request, plan, depth)
+        plan = bare_plan(arrangement, cuts)
+        self._shape = iteration_shape(request, plan)
         self.graph_of = graph_source(request, plan, self._shape)
         self._finder = RoleOptions(request, arrangement, self.graph_of(0), self._shape)
         self._known = known
@@ -73,7 +81,7 @@ class Field:
         self.bound = IterationBound(
             [devices.roles for devices in self._shared],
             arrangement.generating_role,
-            depth,
+            cuts.parts,
             overlaps=self._shape.num_in_flight > 1,
             syncs=self._syncs(),
         )
@@ -107,9 +115,9 @@ class Field:
                 found[task] = min(candidate.stage_s[task] for candidate in held)
         return found
 
-    def floor_s(self, depth: int) -> float:
+    def floor_s(self, parts: int) -> float:
         """Returns the seconds that no iteration of so many parts beats; infinite: nothing fits."""
-        return replace(self.bound, num_parts=depth).seconds(self.fastest)
+        return replace(self.bound, num_parts=parts).seconds(self.fastest)
 
     @property
     def roles(self) -> tuple[Role, ...]:
@@ -148,7 +156,7 @@ class Field:
         return self.bound.limit_of(own, others, limit_s)
 
     def _key(self, role: Role) -> _Key:
-        """What the options of a role depend on; its part of a rollout makes the depth count."""
+        """What the options of a role depend on; its part of a rollout makes the cuts count."""
         arrangement = self.arrangement
         degrees = tuple(sorted(arrangement.fixed.get(role, {}).items()))
         joins_rollout = any(
@@ -157,24 +165,25 @@ class Field:
         )
         generates = role == arrangement.generating_role
         way = arrangement.generation if generates else None
-        depth = self.depth if joins_rollout else 0
-        return role, arrangement.devices[role], degrees, way, generates, depth
+        parts = self.cuts.parts if joins_rollout else 0
+        return role, arrangement.devices[role], degrees, way, generates, parts
 
     def plan_of(self, options: Iterable[Option]) -> Plan:
         """Returns the plan that options make."""
-        return _plan(self.arrangement, {option.role: option.placement for option in options})
+        placement: dict[Role, RolePlacement] = {option.role: option.placement for option in options}
+        return _plan(self.arrangement, self.cuts, placement)
 
 
-def bare_plan(arrangement: Arrangement) -> Plan:
+def bare_plan(arrangement: Arrangement, cuts: Cuts) -> Plan:
     """Returns an arrangement as a plan with no degree chosen: enough for its groups and graphs."""
     whole: dict[Role, RolePlacement] = {
         role: RolePlacement(devices, data_parallel=len(devices))
         for role, devices in arrangement.devices.items()
     }
-    return _plan(arrangement, whole)
+    return _plan(arrangement, cuts, whole)
 
 
-def _plan(arrangement: Arrangement, placement: dict[Role, RolePlacement]) -> Plan:
+def _plan(arrangement: Arrangement, cuts: Cuts, placement: dict[Role, RolePlacement]) -> Plan:
     return Plan(
         rank=None,
         strategy=arrangement.strategy,
@@ -182,4 +191,6 @@ def _plan(arrangement: Arrangement, placement: dict[Role, RolePlacement]) -> Pla
         why=arrangement.note,
         placement=placement,
         export_only=arrangement.is_export_only,
+        rollout_micro_batches=cuts.parts,
+        sync_every=cuts.sync_every,
     )

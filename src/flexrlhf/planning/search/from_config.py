@@ -60,7 +60,7 @@ def request_from(
         engine=_ENGINES[config.rollout.engine],
         calibration=class_of(cluster.device_type(cluster.devices[0]).name, year=_SOFTWARE_YEAR),
         rollout_micro_batches=_parts(config, spec),
-        sync_every=config.weights.sync_every,
+        sync_every=None if (every := config.weights.sync_every) == "auto" else every,
         max_staleness=config.weights.max_staleness,
         memory_fill=placement.memory_fill,
         objective=placement.objective,

@@ -132,7 +132,7 @@ def _chosen_by(choices: Choices) -> ChosenBy:
 
 def _ranked(request: PlanRequest, fitting: list[Found], chosen_by: ChosenBy) -> Iterator[Plan]:
     for place, found in enumerate(fitting):
-        gains = gains_of(request, found.best, found.wanted, found.rollout_micro_batches)
+        gains = gains_of(request, found.best, found.wanted)
         if place == 0:
             why = why_won(found, gains, fitting[1] if len(fitting) > 1 else None)
         else:

@@ -31,7 +31,9 @@ class PlanRequest:
     calibration: Calibration = DEFAULT
     rollout_micro_batches: int | None = None
     """Parts that are generated and scored on their own; None: as many as are best."""
-    sync_every: int = 1
+    sync_every: int | None = 1
+    """Iterations from one update of the generating weights to the next; None: the search's choice
+    within the staleness that is allowed."""
     max_staleness: int = 0
     memory_fill: float = 0.95
     """Share of a device's memory that may be used. Source: FlexRLHF fills to 95 %."""

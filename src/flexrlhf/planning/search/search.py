@@ -20,7 +20,7 @@ from flexrlhf.planning.search.evaluation import (
     prepare,
     run,
 )
-from flexrlhf.planning.search.field import Field, Known, bare_plan
+from flexrlhf.planning.search.field import Cuts, Field, Known, bare_plan
 from flexrlhf.planning.search.options import Option
 from flexrlhf.planning.search.pools import PoolFront, joined, smaller
 from flexrlhf.planning.search.request import PlanRequest
@@ -30,8 +30,8 @@ _Entry = tuple[float, Plan]
 """A bound in seconds, and a plan whose micro-batches are still open."""
 
 
-_DEPTHS: Final = (1, 2, 4, 8)
-"""Parts into which a rollout is cut where generation and scoring can overlap."""
+_PARTS: Final = (1, 2, 4, 8)
+"""Into how many a rollout is cut where generation and scoring can overlap."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,6 @@ class Found:
     """The best that fits; where none does, the one that lacks least."""
     wanted: Plan
     """The same plan before micro-batches were found for it."""
-    rollout_micro_batches: int = 1
 
 
 class Search:
@@ -85,40 +84,40 @@ class Search:
             for wanted, evaluation in self._candidates(field, self._limit):
                 if best is None or self._is_better(evaluation, best.best):
                     arrangement = field.arrangement
-                    best = Found(arrangement.strategy, arrangement, evaluation, wanted, field.depth)
+                    best = Found(arrangement.strategy, arrangement, evaluation, wanted)
                     self._limit = self.score(evaluation)
         return best
 
     def _fields(self, arrangements: Sequence[Arrangement]) -> Iterator[Field]:
-        """Every arrangement with every depth of its pipeline, by the score that it cannot beat.
+        """Every arrangement with all its cuts, by the score that it cannot beat.
 
-        That of a deep pipeline is first read from the undivided rollout, since parts never take
-        less time than the whole. It ends where no score can be below the limit.
+        That of many parts is first read from the undivided rollout, since parts never take less
+        time than the whole. It ends where no score can be below the limit.
         """
-        heap: list[tuple[float, int, Field, int]] = []
+        heap: list[tuple[float, int, Field, Cuts]] = []
         number = count()
         for arrangement in arrangements:
-            whole, depths = self._field(arrangement, 1), self._depths(arrangement)
-            self._num_candidates += len(depths) * whole.num_combinations
-            heap += [(self._floor(whole, depth), next(number), whole, depth) for depth in depths]
+            whole, ways = self._field(arrangement, Cuts()), self._cuts(arrangement)
+            self._num_candidates += len(ways) * whole.num_combinations
+            heap += [(self._floor(whole, cuts), next(number), whole, cuts) for cuts in ways]
         heapq.heapify(heap)
         while heap:
-            floor, _, field, depth = heapq.heappop(heap)
+            floor, _, field, cuts = heapq.heappop(heap)
             if floor >= self._limit < math.inf and not self._exhaustive:
                 return
-            if field.depth == depth:
+            if field.cuts == cuts:
                 yield field
             else:
-                field = self._field(field.arrangement, depth)
-                heapq.heappush(heap, (self._floor(field, depth), next(number), field, depth))
+                field = self._field(field.arrangement, cuts)
+                heapq.heappush(heap, (self._floor(field, cuts), next(number), field, cuts))
 
-    def _field(self, arrangement: Arrangement, depth: int) -> Field:
+    def _field(self, arrangement: Arrangement, cuts: Cuts) -> Field:
         return Field(
-            self._request, arrangement, depth, known=self._known, exhaustive=self._exhaustive
+            self._request, arrangement, cuts, known=self._known, exhaustive=self._exhaustive
         )
 
-    def _floor(self, field: Field, depth: int) -> float:
-        return self._score_of(field.arrangement, field.floor_s(depth))
+    def _floor(self, field: Field, cuts: Cuts) -> float:
+        return self._score_of(field.arrangement, field.floor_s(cuts.parts))
 
     def score(self, evaluation: Evaluation) -> float:
         """Returns what the best plan has least of: seconds, or dollars per sample."""
@@ -154,20 +153,20 @@ class Search:
             yield wanted, evaluation
         if math.isinf(limit) and field.least is not None:
             wanted = field.plan_of(field.least.options)
-            yield wanted, evaluate(self._request, wanted, rollout_micro_batches=field.depth)
+            yield wanted, evaluate(self._request, wanted)
 
     def _evaluated(self, field: Field, wanted: Plan) -> Evaluation:
-        prepared = prepare(self._request, wanted, field.depth)
+        prepared = prepare(self._request, wanted)
         if not prepared.fit.is_feasible:
             return Evaluation(prepared.plan, prepared.fit)
         self._num_simulated += 1
-        return run(self._request, prepared, field.depth, field.graph_of)
+        return run(self._request, prepared, field.graph_of)
 
     def _by_trying(self, field: Field) -> Iterator[_Entry]:
         """Everything that fits, in any order."""
         for options in field.every_combination():
             wanted = field.plan_of(options)
-            prepared = prepare(self._request, wanted, field.depth)
+            prepared = prepare(self._request, wanted)
             if prepared.fit.is_feasible:
                 yield 0.0, wanted
             else:
@@ -228,14 +227,27 @@ class Search:
                 return price / 3600 * seconds / request.workload.num_samples * 1000
         return seconds
 
-    def _depths(self, arrangement: Arrangement) -> tuple[int, ...]:
+    def _cuts(self, arrangement: Arrangement) -> list[Cuts]:
+        """Every way to cut the iterations of an arrangement that the request leaves open."""
+        periods = self._periods() if "shadow_actor" in arrangement.devices else (1,)
+        return [Cuts(parts, every) for parts in self._parts(arrangement) for every in periods]
+
+    def _periods(self) -> tuple[int, ...]:
+        """Iterations between two updates of weights; what was generated is as stale as allowed."""
+        if self._request.sync_every is not None:
+            return (self._request.sync_every,)
+        most = self._request.max_staleness + 1
+        return (*(2**i for i in range(most.bit_length()) if 2**i < most), most)
+
+    def _parts(self, arrangement: Arrangement) -> tuple[int, ...]:
+        """Parts of a rollout; one, unless generation and scoring can overlap."""
         if self._request.rollout_micro_batches is not None:
             return (self._request.rollout_micro_batches,)
-        plan = bare_plan(arrangement)
         prompts = self._request.workload.num_samples // self._request.workload.samples_per_prompt
-        if "shadow_actor" not in arrangement.devices or len(device_groups(plan)) == 1:
+        is_one_group = len(device_groups(bare_plan(arrangement, Cuts()))) == 1
+        if "shadow_actor" not in arrangement.devices or is_one_group:
             return (1,)
-        return tuple(depth for depth in _DEPTHS if depth <= prompts)
+        return tuple(parts for parts in _PARTS if parts <= prompts)
 
     def _is_better(self, evaluation: Evaluation, best: Evaluation) -> bool:
         ours, theirs = self.score(evaluation), self.score(best)

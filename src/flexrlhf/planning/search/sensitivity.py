@@ -41,21 +41,20 @@ class Gains:
         return max(found, key=lambda bound: found[bound])
 
 
-def gains_of(request: PlanRequest, evaluation: Evaluation, wanted: Plan, depth: int) -> Gains:
+def gains_of(request: PlanRequest, evaluation: Evaluation, wanted: Plan) -> Gains:
     """Returns what a plan that fits would gain.
 
     Args:
         request: what is placed.
         evaluation: of the plan.
         wanted: the plan as it was asked for, without the micro-batches that were found.
-        depth: its rollout micro-batches.
     """
     predicted = evaluation.plan.predicted
     assert predicted is not None
 
     def gain(cluster: Cluster) -> float:
         changed = replace(request, cluster=cluster)
-        found = evaluate(changed, wanted, rollout_micro_batches=depth).plan.predicted
+        found = evaluate(changed, wanted).plan.predicted
         # More of a thing may fill passes otherwise; what does not help can be left unused.
         return 1.0 if found is None else max(1.0, predicted.iteration_s / found.iteration_s)
 

@@ -41,8 +41,6 @@ class Winner:
     iteration: int
     """One of the steady state, as the timeline counts."""
     p99_iteration_s: float
-    rollout_micro_batches: int
-    """Parts that are generated and scored on their own."""
     gains: Gains
 
 
@@ -53,9 +51,9 @@ def winner_of(request: PlanRequest, ranked: RankedPlans) -> Winner:
         PlanError: nothing fits.
     """
     plan, found = ranked.best, ranked.found[0]
-    depth, simulation = found.rollout_micro_batches, found.best.simulation
+    simulation = found.best.simulation
     assert simulation is not None, "what fits was simulated"
-    memory = prepare(request, found.wanted, depth).memory
+    memory = prepare(request, found.wanted).memory
     return Winner(
         plan=plan,
         memory=tuple(
@@ -73,6 +71,5 @@ def winner_of(request: PlanRequest, ranked: RankedPlans) -> Winner:
         timeline=simulation.timeline,
         iteration=simulation.window.last + 1,
         p99_iteration_s=simulation.percentile_s(99),
-        rollout_micro_batches=depth,
-        gains=gains_of(request, found.best, found.wanted, depth),
+        gains=gains_of(request, found.best, found.wanted),
     )

@@ -29,7 +29,7 @@ def parts_of(rollout: dict[str, Any], placement: dict[str, Any]) -> int:
     assert best.best.simulation is not None
     graph = best.best.simulation.graphs[0]
     parts = {task.micro_batch for task in graph.tasks if task.operation == "generate"}
-    assert len(parts) == best.rollout_micro_batches
+    assert len(parts) == best.best.plan.rollout_micro_batches
     return len(parts)
 
 
