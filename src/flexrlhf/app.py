@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from flexrlhf.config.cluster import is_this_machine
 from flexrlhf.config.files import require_files
 from flexrlhf.config.loading import dump_config, load_config, request_of
-from flexrlhf.config.resolution import placement_of, resolve, spec_of, with_threads
+from flexrlhf.config.resolution import resolve, with_threads
 from flexrlhf.config.schema import RunConfig
+from flexrlhf.config.yaml_text import write_yaml
+from flexrlhf.core.atomic_files import write_atomically
 from flexrlhf.core.errors import ConfigError, FlexError, RunFailed
 from flexrlhf.core.plugins import require_package
-from flexrlhf.planning.placement.choices import choices_of
-from flexrlhf.planning.placement.one_device import one_device_plan, require_one_device
+from flexrlhf.planning.placement.one_device import require_one_device
 from flexrlhf.planning.placement.plan import Plan, plans_document
+from flexrlhf.planning.search.this_machine import this_machine_plans
 
 if TYPE_CHECKING:
     from flexrlhf.planning.search.stage_plans import StagePlans
@@ -55,20 +58,16 @@ def plan(config: RunConfig) -> list[Plan]:
     """
     config = resolve(config)
     if _is_this_machine(config):
-        return _plans(config)
+        return this_machine_plans(config)
     from flexrlhf.planning.search.stage_plans import stage_plans
 
     found = stage_plans(config)
     return [stage.ranked.best for stage in found] if config.stages else list(found[0].ranked.plans)
 
 
-def _stage_plan(config: RunConfig) -> Plan:
-    return one_device_plan(spec_of(config), choices_of(placement_of(config)))
-
-
 def _is_this_machine(config: RunConfig) -> bool:
     """Whether every stage runs here, where today one process has one device."""
-    return all(stage.cluster == "auto" for _, stage in config.stage_configs())
+    return all(is_this_machine(stage.cluster) for _, stage in config.stage_configs())
 
 
 def train(
@@ -102,7 +101,7 @@ def train(
             "Leave plan out, or train the stages one by one.",
         )
     require_files(config)
-    plans = [plan] if plan is not None else _plans(config)
+    plans = [plan] if plan is not None else this_machine_plans(config)
     for stage_plan in plans:
         require_one_device(stage_plan)
     _require_packages("Training")
@@ -113,8 +112,10 @@ def train(
     with run_folder.opened(folder, resume=resume), logged(folder):
         config = run_folder.resumed_config(config, folder) if resume else config
         threads = environment.set_threads(config.training.threads)
-        from flexrlhf.runtime import stages  # torch, which reads the threads only once
+        from flexrlhf.learning.training import memory  # torch, which reads the threads only once
+        from flexrlhf.runtime import stages
 
+        memory.share_one_heap()
         prepared = stages.prepare(with_threads(config, threads), plans, folder)
         facts = environment.describe_environment(shlex.join(sys.argv))
         try:
@@ -165,7 +166,7 @@ def dry_run(config: RunConfig) -> str:
     from flexrlhf.report.plan_text import plan_text
     from flexrlhf.runtime import stages
 
-    plans = _plans(config)
+    plans = this_machine_plans(config)
     prepared = stages.prepare(config, plans, Path())
     parts = ["# resolved config", dump_config(config)]
     for stage in prepared.stages:
@@ -191,7 +192,7 @@ def plan_document(config: RunConfig, *, page: Path | None = None) -> dict[str, A
     if page is not None:
         _require_page(config, page)
     if _is_this_machine(config):
-        return plans_document(request_of(config), _plans(config))
+        return plans_document(request_of(config), this_machine_plans(config))
     from flexrlhf.planning.search.stage_plans import stage_plans
 
     found = stage_plans(config)
@@ -222,6 +223,47 @@ def predict(cases: Path | str, out: Path | str) -> str:
     answers = predict_file(Path(cases), Path(out))
     refused = sum(answer.value is None for answer in answers)
     return f"{len(answers) - refused} rows answered, {refused} refused: {out}"
+
+
+def profile(out: Path | str, say: Callable[[str], None] = lambda _: None) -> str:
+    """Measures this machine into a file that `cluster: {profile: FILE}` names.
+
+    Args:
+        out: the file; one that is there is replaced.
+        say: hears what is measured next.
+
+    Returns:
+        One line about it.
+
+    Raises:
+        ConfigError: the file cannot be written.
+        EngineMissing: a package that training needs is not installed.
+    """
+    _require_packages("A profile")
+    file = Path(out)
+    if file.is_dir() or not file.parent.is_dir():
+        raise ConfigError(
+            f"--out {file}: "
+            + ("this is a folder." if file.is_dir() else f"there is no folder {file.parent}."),
+            "It names a file in a folder that exists.",
+            "Choose another name, or make the folder first.",
+        )
+    from flexrlhf.runtime import environment
+
+    threads = environment.set_threads("auto")
+    from flexrlhf.runtime.profiling.measure import measure  # torch reads the threads only once
+
+    facts = environment.describe_environment(shlex.join(sys.argv))
+    measured = measure(facts, threads, say)
+    try:
+        write_atomically(file, write_yaml(measured.to_document()))
+    except OSError as error:
+        raise ConfigError(
+            f"--out {file} cannot be written: {error.strerror or error}.",
+            "It names a file in a folder that may be written to.",
+            "Choose another name, or mend the permissions.",
+        ) from error
+    return f"{measured.device}, {threads} threads, measured in {measured.made['seconds']} s: {file}"
 
 
 def report(run_dir: Path | str) -> Path:
@@ -314,10 +356,6 @@ def _require_packages(needed_by: str) -> None:
     """
     for package in ("torch", "transformers", "safetensors"):
         require_package(package, needed_by=needed_by)
-
-
-def _plans(config: RunConfig) -> list[Plan]:
-    return [_stage_plan(stage) for _, stage in config.stage_configs()]
 
 
 def _require_page(config: RunConfig, page: Path) -> None:

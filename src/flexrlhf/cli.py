@@ -118,6 +118,18 @@ def predict(
 
 
 @cli.command()
+def profile(
+    out: Annotated[Path, typer.Option(metavar="FILE", help="Where it goes.")] = Path(
+        "profile.yaml"
+    ),
+) -> None:
+    """Measure this machine in about a minute, so that plans reckon with it."""
+    from flexrlhf import app
+
+    typer.echo(app.profile(out, say=lambda words: typer.echo(f"measuring {words}", err=True)))
+
+
+@cli.command()
 def report(
     run_dir: Annotated[Path, typer.Argument(help="A run folder.")],
     *,

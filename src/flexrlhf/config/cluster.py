@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
-from pydantic import Field, Strict
+from pydantic import Discriminator, Field, Strict, Tag
 
 from flexrlhf.config.section import NonNegative, Section, Text
 
@@ -95,7 +95,7 @@ class OwnDevice(Section):
 class ClusterDescription(Section):
     """The machines. In place of the section may stand `auto`, this machine, or a YAML file of it.
 
-    Training takes `auto` only; anything can be planned for.
+    Training takes `auto` or a profile; anything can be planned for.
     """
 
     nodes: Annotated[tuple[NodeGroup, ...], Field(min_length=1)]
@@ -104,3 +104,27 @@ class ClusterDescription(Section):
     """What joins nodes: one link for all pools, or a list with one for each two."""
     devices: dict[str, OwnDevice] = Field(default={})
     """Devices that the catalogue does not have, by name."""
+
+
+class ProfiledMachine(Section):
+    """This machine, as `flexrlhf profile` measured it."""
+
+    profile: Text
+    """The file that `flexrlhf profile` wrote: plans reckon with what it measured."""
+
+
+def _form_of(value: Any) -> str:
+    has_profile = isinstance(value, dict) and "profile" in value
+    return "profiled" if has_profile or isinstance(value, ProfiledMachine) else "described"
+
+
+ClusterSection = Annotated[
+    Annotated[ClusterDescription, Tag("described")] | Annotated[ProfiledMachine, Tag("profiled")],
+    Discriminator(_form_of),
+]
+"""Told apart by the key `profile`, so that mistakes are those of the form that was meant."""
+
+
+def is_this_machine(setting: str | ProfiledMachine | ClusterDescription) -> bool:
+    """Says whether `cluster` means the machine that reads it, where runs can be trained."""
+    return setting == "auto" or isinstance(setting, ProfiledMachine)

@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from flexrlhf.config.section import Auto, Count, Flag, Options, Positive, Section, Text, WholeNumber
+from flexrlhf.config.section import (
+    AtLeastOne,
+    Auto,
+    Count,
+    Flag,
+    Options,
+    Section,
+    Text,
+    WholeNumber,
+)
 from flexrlhf.core.names import ChatMode, TooLong
 
 
@@ -78,7 +87,7 @@ class Data(Section):
     """Held-out rows of the kind that the algorithm reads."""
     max_prompt_tokens: Count = 512
     """Longest prompt, in tokens."""
-    mean_prompt_tokens: Auto | Positive = "auto"
+    mean_prompt_tokens: Auto | AtLeastOne = "auto"
     """Length of a prompt that a plan reckons with, on average; auto: `max_prompt_tokens`."""
     max_tokens: Count = 1024
     """Longest prompt and answer together, in tokens: preferences and supervised rows."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from flexrlhf.config.cluster import ProfiledMachine, is_this_machine
 from flexrlhf.config.data import RowSource
 from flexrlhf.config.model import RoleModel
 from flexrlhf.config.paths import why_absent
@@ -13,6 +14,7 @@ from flexrlhf.config.trainable import check_trainable
 from flexrlhf.core.sources import HUB, REASONING_GYM, STAGE
 
 _LOOKED_IN = "Paths are looked for in the config's folder, then in the current one."
+_MEASURE = "flexrlhf profile --out FILE measures this machine."
 _DOWNLOAD = "A model of the hub is written hub:ORG/NAME."
 
 
@@ -33,12 +35,14 @@ def require_files(config: RunConfig, source: str = "config") -> None:
 
 
 def _missing(config: RunConfig, prefix: str) -> Iterator[Problem]:
-    if config.cluster != "auto":
+    if not is_this_machine(config.cluster):
         yield absence(
             f"{prefix}cluster",
             "described, which is enough to plan.",
             "Training runs on one device of this machine: cluster: auto, or leave it out.",
         )
+    if isinstance(config.cluster, ProfiledMachine):
+        yield from _missing_path(f"{prefix}cluster.profile", config.cluster.profile, _MEASURE)
     models = config.model
     for role in ("actor", "critic", "reference", "reward"):
         model: RoleModel | None = getattr(models, role)

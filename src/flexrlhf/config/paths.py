@@ -28,6 +28,8 @@ def resolve_paths(document: dict[str, Any], folder: Path | None) -> dict[str, An
     cluster = resolved.get("cluster")
     if isinstance(cluster, str) and cluster != "auto":
         resolved["cluster"] = _found(cluster, bases)
+    elif isinstance(cluster, dict) and isinstance(cluster.get("profile"), str):
+        cluster["profile"] = _found(cluster["profile"], bases)
     for function in _reward_functions(resolved):
         file, colon, name = function["path"].rpartition(":")
         if colon:

@@ -20,7 +20,6 @@ from flexrlhf.core.errors import ConfigError, nearest
 Key = tuple[str | int, ...]
 
 _PLANNED: Final[Mapping[str, str]] = {
-    "cluster.profile": "Measured profiles are planned, not built yet; give nodes, or auto.",
     "cluster.ray": "Ray clusters are planned, not built yet; give nodes, or auto.",
 }
 _RANGE_ERRORS: Final = {

@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
-from flexrlhf.config.section import Auto, Count, Positive, PositiveFraction, Section, WholeNumber
+from flexrlhf.config.section import (
+    AtLeastOne,
+    Auto,
+    Count,
+    Positive,
+    PositiveFraction,
+    Section,
+    WholeNumber,
+)
 from flexrlhf.core.names import EngineName
 
 
@@ -13,7 +21,7 @@ class Rollout(Section):
     """Who generates; a model family that native lacks goes to transformers with a message."""
     max_new_tokens: Count = 128
     """Longest answer, in tokens, the end token included."""
-    mean_new_tokens: Auto | Positive = "auto"
+    mean_new_tokens: Auto | AtLeastOne = "auto"
     """Length of an answer that a plan reckons with, on average; auto: `max_new_tokens`."""
     min_new_tokens: WholeNumber = 0
     """Tokens before the end token may come."""

@@ -7,7 +7,7 @@ from typing import Annotated
 from pydantic import Field
 
 from flexrlhf.config.algorithm import Algorithm
-from flexrlhf.config.cluster import ClusterDescription
+from flexrlhf.config.cluster import ClusterSection
 from flexrlhf.config.data import Data
 from flexrlhf.config.model import Models
 from flexrlhf.config.placement import Placement
@@ -38,7 +38,7 @@ class Sections(Section):
     """Batches, optimiser and precision."""
     weights: Weights = Weights()
     """How new weights reach the engine."""
-    cluster: Auto | Text | ClusterDescription = "auto"
+    cluster: Auto | Text | ClusterSection = "auto"
     """The machines: auto is this one, a path names a YAML file of the section's keys."""
     placement: Auto | Placement = "auto"
     """Which devices hold which role."""

@@ -44,8 +44,8 @@ def branches(node: Node) -> Iterator[Node]:
     """Yields the alternatives that a node allows, references followed."""
     if "$ref" in node:
         yield from branches(json_schema()["$defs"][node["$ref"].rpartition("/")[2]])
-    elif "anyOf" in node:
-        for branch in node["anyOf"]:
+    elif alternatives := node.get("anyOf", node.get("oneOf")):
+        for branch in alternatives:
             yield from branches(branch)
     else:
         yield node

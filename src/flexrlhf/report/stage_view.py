@@ -11,6 +11,7 @@ from flexrlhf.report.formats import format_seconds
 from flexrlhf.report.headline import headline_cards
 from flexrlhf.report.learning_charts import learning_charts, other_charts
 from flexrlhf.report.markup import Html, element, folded, join
+from flexrlhf.report.prediction_view import prediction_table
 from flexrlhf.report.resource_charts import resource_charts
 from flexrlhf.report.run_folder import RunRecord
 from flexrlhf.report.run_tables import (
@@ -42,6 +43,7 @@ def stage_view(record: RunRecord, figures: dict[str, Figure], *, prefix: str = "
             _section("Learning", _charts(learning, figures, f"{prefix}learning", note)),
             _section("Time and memory", _charts(resources, figures, f"{prefix}resource", note)),
             _timeline(record, figures, f"{prefix}timeline"),
+            _section("Predicted and measured", prediction_table(record)),
             _answers(record, "evaluation", "Evaluation samples before and after"),
             _answers(record, "train", "Training samples before and after"),
             _section("Other metrics", _charts(other, figures, f"{prefix}other", note)),

@@ -52,15 +52,24 @@ class TrainingRun:
         folder: the run folder.
         launched: the worker and its config.
         plan: where the roles sit.
+        predicted: iterations as the planner expects them, which `timeline.json` shows beside.
     """
 
-    def __init__(self, name: str, folder: Path, launched: Launched, plan: Plan) -> None:
+    def __init__(
+        self,
+        name: str,
+        folder: Path,
+        launched: Launched,
+        plan: Plan,
+        predicted: Timeline | None = None,
+    ) -> None:
         run = launched.config.run
         self.name = name
         self.iterations = launched.config.training.iterations
         self._folder = folder
         self._launched = launched
         self._plan = plan
+        self._predicted = {} if predicted is None else {"predicted": predicted}
         self._every = run.checkpoint_every
         self._deadline_s = run.task_deadline_s
         self._checkpoints = CheckpointStore(folder / "checkpoints", keep=run.keep_checkpoints)
@@ -167,7 +176,7 @@ class TrainingRun:
     def _write_timeline(self) -> None:
         path = self._folder / "timeline.json"
         try:
-            write_trace(path, {"measured": self._timeline})
+            write_trace(path, {"measured": self._timeline, **self._predicted})
         except OSError as error:
             raise write_failure(path, error) from error
 

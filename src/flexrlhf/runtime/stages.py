@@ -5,9 +5,11 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
+
+import torch
 
 from flexrlhf.config.model import RoleModel
 from flexrlhf.config.resolution import settled, spec_of
@@ -19,12 +21,17 @@ from flexrlhf.core.names import Role
 from flexrlhf.core.sources import STAGE
 from flexrlhf.learning.models.loading import load_tokenizer
 from flexrlhf.learning.models.source import ModelSource
+from flexrlhf.learning.training.memory import held_bytes
+from flexrlhf.planning.costs.profiled.profile import Profile
+from flexrlhf.planning.costs.profiled.setting import profile_of
 from flexrlhf.planning.placement.plan import Plan
+from flexrlhf.planning.search.one_device import OneDevicePrediction
 from flexrlhf.runtime.datasets import RunData, load_data
 from flexrlhf.runtime.description import write_description
 from flexrlhf.runtime.environment import set_threads
 from flexrlhf.runtime.launch import Launched, launch
 from flexrlhf.runtime.loop import Listener, TrainingRun
+from flexrlhf.runtime.predicting import prediction_of
 from flexrlhf.runtime.records import read_rows
 from flexrlhf.runtime.recover import CheckpointStore
 from flexrlhf.runtime.reward_role import reward_functions
@@ -55,6 +62,8 @@ class PreparedStage:
     plan: Plan
     data: RunData
     folder: Path
+    profile: Profile | None = None
+    """Constants of this machine, where any are known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +102,8 @@ def _prepared(
     tokenizer = load_tokenizer(_origin(spec.trained[0], config, configs))
     rewards = reward_functions(config.reward)
     data = load_data(config.data, spec.data, tokenizer, rewards if spec.generates else ())
-    return PreparedStage(name, config, spec, plan, data, folder)
+    profile = profile_of(config.cluster)
+    return PreparedStage(name, config, spec, plan, data, folder, profile)
 
 
 def _origin(role: Role, config: RunConfig, configs: Mapping[str, RunConfig]) -> ModelSource:
@@ -142,16 +152,46 @@ def _run_stage(
     Returns:
         The run's config with what the launch of this stage measured.
     """
+    held = held_bytes(torch.device("cpu"))
     launched = _launched(stage, prepared)
+    predicted = _predicted(stage, launched, held)
+    if predicted is not None:
+        stage = replace(stage, plan=predicted.plan)
     config = _with_training(config, stage.name, launched.config.training)
-    write_description(config, [s.plan for s in prepared.stages], environment, prepared.folder)
+    write_description(config, _plans(prepared, stage), environment, prepared.folder)
     stage.folder.mkdir(parents=True, exist_ok=True)
     with logged(stage.folder) if config.stages else nullcontext():
         if config.stages:
             own_config = dict(config.stage_configs())[stage.name]
             write_description(own_config, [stage.plan], environment, stage.folder)
-        _train(stage, launched, listener)
+        _train(stage, launched, predicted, listener)
     return config
+
+
+def _predicted(
+    stage: PreparedStage, launched: Launched, held: int
+) -> OneDevicePrediction | None:
+    """Returns what the stage is expected to take, now that its rows and limits are known.
+
+    Args:
+        stage: the stage.
+        launched: what its launch made and measured.
+        held: bytes that the process held before: rows, and what earlier stages left.
+    """
+    if stage.profile is None:
+        return None
+    return prediction_of(
+        launched.config,
+        stage.plan,
+        stage.profile.holding(held),
+        stage.data.training,
+        launched.shape,
+    )
+
+
+def _plans(prepared: PreparedRun, begun: PreparedStage) -> list[Plan]:
+    """Returns the plan of each stage, with the newest prediction for the one that has begun."""
+    return [begun.plan if s.name == begun.name else s.plan for s in prepared.stages]
 
 
 def _check_iterations(stages: Sequence[PreparedStage]) -> None:
@@ -198,8 +238,14 @@ def _with_training(config: RunConfig, stage_name: str, training: Training) -> Ru
     return config.model_copy(update={"stages": tuple(stages)})
 
 
-def _train(stage: PreparedStage, launched: Launched, listener: Listener) -> None:
-    training = TrainingRun(stage.name, stage.folder, launched, stage.plan)
+def _train(
+    stage: PreparedStage,
+    launched: Launched,
+    predicted: OneDevicePrediction | None,
+    listener: Listener,
+) -> None:
+    timeline = predicted.simulation.timeline if predicted is not None else None
+    training = TrainingRun(stage.name, stage.folder, launched, stage.plan, timeline)
     logger.info("%s begins", stage.name)
     try:
         training.train(listener)

@@ -49,7 +49,8 @@ def unplanned(refused: Callable[..., str], request_file: Path) -> Callable[..., 
         ("{nodes: [{count: 2, devices: 8, type: A100-80G}]}", "no link joins the nodes"),
         ("nowhere.yaml", "nowhere.yaml does not exist"),
         ("{ray: auto}", "not built yet"),
-        ("{profile: profile.yaml}", "not built yet"),
+        ("{profile: nowhere.yaml}", "nowhere.yaml does not exist"),
+        ("{profile: profile.yaml, nodes: []}", "cluster.nodes: unknown key"),
     ],
 )
 def test_a_cluster_that_is_none(unplanned, cluster, said):

@@ -8,7 +8,13 @@ from typing import Any
 import pytest
 
 from flexrlhf.config import build_config, dump_config, load_config, require_files
-from flexrlhf.config.cluster import ClusterDescription, Links, NodeGroup, OwnLink
+from flexrlhf.config.cluster import (
+    ClusterDescription,
+    Links,
+    NodeGroup,
+    OwnLink,
+    ProfiledMachine,
+)
 from flexrlhf.config.cluster_text import parse_cluster
 from flexrlhf.config.reference import reference_page
 from flexrlhf.config.schema_tree import knob_names
@@ -147,6 +153,33 @@ def test_only_this_machine_can_be_trained_on(ppo, cluster):
     ppo["cluster"] = cluster
     with pytest.raises(ConfigError, match=r"cluster: described, which is enough to plan\. Train"):
         require_files(build_config(ppo))
+
+
+def test_a_profile_is_looked_for_beside_the_config(write, ppo, tmp_path: Path):
+    (tmp_path / "ours.yaml").touch()
+    ppo["cluster"] = {"profile": "ours.yaml"}
+    cluster = load_config(write(ppo)).cluster
+    assert cluster == ProfiledMachine(profile=str(tmp_path / "ours.yaml"))
+
+
+def test_a_profile_that_is_nowhere_cannot_be_trained_with(ppo):
+    ppo["cluster"] = {"profile": "nowhere.yaml"}
+    with pytest.raises(ConfigError, match=r"cluster\.profile = .nowhere\.yaml.: does not exist"):
+        require_files(build_config(ppo))
+
+
+@pytest.mark.parametrize(
+    ("cluster", "problem"),
+    [
+        ({"profile": ""}, 'cluster.profile = "": not accepted here. Right: text.'),
+        ({"profile": "p.yaml", "node": []}, "cluster.node: unknown key. Did you mean 'nodes'?"),
+    ],
+)
+def test_wrong_profiles(ppo, cluster, problem):
+    ppo["cluster"] = cluster
+    with pytest.raises(ConfigError) as caught:
+        build_config(ppo)
+    assert problem in str(caught.value)
 
 
 def test_keys_below_a_name_of_the_users_choice_are_knobs():

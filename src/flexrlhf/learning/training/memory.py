@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
+import sys
 from pathlib import Path
+from typing import Any, Final
 
 import psutil
 import torch
@@ -11,6 +14,36 @@ from flexrlhf.core.machine import available_bytes
 
 _STATUS = Path("/proc/self/status")
 _CLEAR_REFS = Path("/proc/self/clear_refs")
+_MALLOC_ARENA_MAX: Final = -8
+"""glibc's M_ARENA_MAX of malloc.h."""
+
+
+def share_one_heap() -> None:
+    """Lets all threads allocate from one heap, best before the first of them starts.
+
+    By default glibc gives each thread a heap of its own; what the main thread's trial step leaves
+    free there the worker's thread cannot use, and the process holds both.
+    """
+    libc = _glibc()
+    if libc is not None:
+        libc.mallopt(_MALLOC_ARENA_MAX, 1)
+
+
+def give_back_freed(device: torch.device) -> None:
+    """Returns to the system, or to the GPU, what the allocator keeps of freed memory."""
+    libc = _glibc()
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
+    elif libc is not None:
+        libc.malloc_trim(0)
+
+
+def _glibc() -> Any | None:
+    """Returns the C library where it is glibc, whose allocator can be told such things."""
+    if sys.platform != "linux":
+        return None
+    library = ctypes.CDLL(None)
+    return library if hasattr(library, "gnu_get_libc_version") else None
 
 
 def reset_peak(device: torch.device) -> None:

@@ -1,0 +1,290 @@
+"""Measures this machine, runs the demo and SmolLM2 on it, and writes what was predicted beside.
+
+    python benchmarks/accuracy/own_runs.py [--smollm2 FOLDER] [--page docs/results/own-runs.md]
+
+Constants come from `flexrlhf profile` alone: no run of an example has a part in them. Two
+predictions are shown: the one that the run wrote into its plan.json before its first iteration,
+with the lengths that the config expects, and one with the lengths that the answers then had, which
+shows what the costs themselves miss.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+
+from flexrlhf.config.loading import load_saved_config
+from flexrlhf.config.schema import RunConfig
+from flexrlhf.planning.costs.lengths import Lengths
+from flexrlhf.planning.costs.profiled.batches import likely_sequences
+from flexrlhf.planning.costs.profiled.profile import Profile, load_profile
+from flexrlhf.planning.placement.plan import Plan
+from flexrlhf.planning.search.from_config import request_from
+from flexrlhf.planning.search.one_device import predict_one_device
+
+ROOT: Final = Path(__file__).parents[2]
+_STAGES: Final = ("generate", "score", "train")
+_WARM_UP: Final = 1
+"""Iterations at the start that do not count: moments are allocated, caches are cold."""
+_GIB: Final = 2**30
+_COMMAND: Final = "make own-runs"
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One number of one run."""
+
+    run: str
+    what: str
+    measured: float
+    before: float | None
+    """Predicted before the first iteration."""
+    known: float | None
+    """Predicted with the lengths that the answers had."""
+
+    @property
+    def unit(self) -> str:
+        """Of all three."""
+        return "GiB" if self.what == "peak memory" else "s"
+
+
+def main() -> None:
+    """Profiles, runs, compares, writes the page."""
+    options = _options()
+    folder = Path(tempfile.mkdtemp(prefix="own-runs-"))
+    profile_file = folder / "profile.yaml"
+    began = time.monotonic()
+    _flexrlhf("profile", "--out", profile_file)
+    profile = load_profile(profile_file)
+    rows = _demo_rows(folder, profile_file, profile, options.demo_iterations)
+    if options.smollm2 is not None:
+        rows += _smollm2_rows(folder, profile_file, profile, options)
+    _again(folder / "profile-after.yaml")
+    after = load_profile(folder / "profile-after.yaml")
+    page = _page(rows, profile, after, time.monotonic() - began)
+    options.page.write_text(page, encoding="utf-8")
+    if options.keep is not None:
+        shutil.copytree(folder, options.keep, dirs_exist_ok=True)
+    shutil.rmtree(folder)
+    sys.stdout.write(page)
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("--smollm2", type=Path, help="folder with the model and the problems")
+    parser.add_argument("--page", type=Path, default=ROOT / "docs/results/own-runs.md")
+    parser.add_argument("--keep", type=Path, help="where profile and runs stay")
+    parser.add_argument("--demo-iterations", type=int, default=12)
+    parser.add_argument("--smollm2-iterations", type=int, default=3)
+    return parser.parse_args()
+
+
+def _flexrlhf(*arguments: object) -> None:
+    """Runs the command line as a user does: in a process of its own."""
+    command = [sys.executable, "-m", "flexrlhf.cli", *map(str, arguments)]
+    subprocess.run(command, check=True, cwd=ROOT, stdout=subprocess.DEVNULL)
+
+
+def _again(file: Path) -> None:
+    """Profiles once more: how far two profiles differ bounds what any prediction can be worth."""
+    _flexrlhf("profile", "--out", file)
+
+
+def _demo_rows(folder: Path, file: Path, profile: Profile, iterations: int) -> list[Row]:
+    document = yaml.safe_load((ROOT / "examples/demo/demo.yaml").read_text(encoding="utf-8"))
+    for stage in document["stages"]:
+        stage["training"]["iterations"] = iterations
+        stage["cluster"] = {"profile": str(file)}
+        stage["run"] = {"recorded_samples": 64, "checkpoint_every": iterations}
+        stage["data"].pop("evaluation", None)
+    document["cluster"] = {"profile": str(file)}
+    config = ROOT / "examples/demo/.own-runs.yaml"
+    config.write_text(yaml.safe_dump(document), encoding="utf-8")
+    try:
+        _flexrlhf("train", config, "--run-dir", folder / "demo")
+    finally:
+        config.unlink()
+    return [
+        row
+        for name in ("sft", "rm", "ppo")
+        for row in _rows(f"demo, {name}", folder / "demo/stages" / name, profile)
+    ]
+
+
+def _smollm2_rows(
+    folder: Path, file: Path, profile: Profile, options: argparse.Namespace
+) -> list[Row]:
+    config = folder / "smollm2.yaml"
+    document = yaml.safe_load((ROOT / "examples/smollm2/smollm2.yaml").read_text(encoding="utf-8"))
+    data = options.smollm2.resolve()
+    document["model"]["actor"]["path"] = str(data / Path(document["model"]["actor"]["path"]).name)
+    document["data"]["prompts"]["path"] = str(data / "train.jsonl")
+    document["data"].pop("evaluation")
+    document["training"]["iterations"] = options.smollm2_iterations
+    document["run"] |= {"recorded_samples": 64, "checkpoint_every": 1000}
+    document["cluster"] = {"profile": str(file)}
+    config.write_text(yaml.safe_dump(document), encoding="utf-8")
+    _flexrlhf("train", config, "--run-dir", folder / "smollm2")
+    return _rows("SmolLM2-135M, grpo", folder / "smollm2", profile)
+
+
+def _rows(name: str, folder: Path, profile: Profile) -> list[Row]:
+    """Returns measured against predicted of one run or stage."""
+    metrics = _json_lines(folder / "metrics.jsonl")
+    counted = [row for row in metrics if row["iteration"] > _WARM_UP]
+    plan = json.loads((folder / "plan.json").read_text(encoding="utf-8"))["plans"][0]
+    before = _numbers(plan["predicted"])
+    known = _with_known_lengths(folder, profile, Plan.from_json(plan), counted) or {}
+    keys = {stage: f"time/{stage}_s" for stage in _STAGES} | {"iteration": "time/iteration_s"}
+    rows = [
+        Row(name, what, _median(counted, key), before.get(what), known.get(what))
+        for what, key in keys.items()
+        if key in counted[-1]
+    ]
+    peak = max(row["memory/peak_bytes"] for row in counted) / _GIB
+    return [*rows, Row(name, "peak memory", peak, before["peak memory"], known.get("peak memory"))]
+
+
+def _with_known_lengths(
+    folder: Path, profile: Profile, plan: Plan, metrics: Sequence[Mapping[str, Any]]
+) -> dict[str, float] | None:
+    """Predicts once more, with the answers' lengths; None where nothing is generated."""
+    config = load_saved_config(folder / "config.yaml")
+    samples = [
+        row
+        for row in _json_lines(folder / "samples.jsonl")
+        if row["kind"] == "train" and row["iteration"] > _WARM_UP
+    ]
+    if not samples:
+        return None
+    answers = Lengths(tuple(sorted(float(row["response_tokens"]) for row in samples)))
+    count = int(metrics[-1]["samples"])
+    mean_tokens = statistics.fmean(row["tokens"] for row in metrics) / count
+    prompts = Lengths.fixed(mean_tokens - answers.mean)
+    request = request_from(_located(config, folder), profile.cluster)
+    predicted = predict_one_device(
+        config,
+        replace(plan, predicted=None),
+        profile,
+        request.models,
+        likely_sequences(count, prompts, answers),
+    )
+    assert predicted is not None, "the run has a prediction"
+    assert predicted.plan.predicted is not None
+    return _numbers(predicted.plan.predicted.to_json())
+
+
+def _located(config: RunConfig, folder: Path) -> RunConfig:
+    """Returns the config with the folders of earlier stages in place of their names."""
+    models = {}
+    for role in ("actor", "critic", "reference", "reward"):
+        model = getattr(config.model, role)
+        if model is not None and model.path is not None and model.path.startswith("stage:"):
+            stage, _, source = model.path.removeprefix("stage:").partition("/")
+            path = str(folder.parent / stage / "model" / source)
+            models[role] = model.model_copy(update={"path": path})
+    return config.model_copy(update={"model": config.model.model_copy(update=models)})
+
+
+def _numbers(predicted: Mapping[str, Any]) -> dict[str, float]:
+    peak = max(predicted["peak_bytes"]["0"].values()) / _GIB
+    return {**predicted["stage_s"], "iteration": predicted["iteration_s"], "peak memory": peak}
+
+
+def _json_lines(path: Path) -> list[dict[str, Any]]:
+    lines = path.read_text(encoding="utf-8").splitlines()
+    return [json.loads(line) for line in lines]
+
+
+def _median(rows: Sequence[Mapping[str, Any]], key: str) -> float:
+    return statistics.median(row[key] for row in rows)
+
+
+def _page(rows: Sequence[Row], profile: Profile, after: Profile, seconds: float) -> str:
+    made = profile.made
+    lines = [
+        "# Our own runs, predicted and measured",
+        "",
+        f"Written by `{_COMMAND}` in {seconds / 60:.0f} minutes on {made['at']}: {profile.device}, "
+        f"{made['cores']} cores, {profile.threads} threads, torch {made.get('torch', 'unknown')}.",
+        "`flexrlhf profile` measured the constants; no run of an example has a part in them.",
+        "",
+        f"Measured is the median of the iterations after the first {_WARM_UP}, from `metrics.jsonl`;"
+        " memory is the peak of the whole process. *Before* is what the run wrote into `plan.json`"
+        " before its first iteration, with the answers' lengths that the config expects. *Known"
+        " lengths* is the same with the lengths that the answers then had. An error above 0 means"
+        " that the prediction is too large. Both predictions are simulated.",
+        "",
+        "| run | what | measured | before | error | known lengths | error |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for row in rows:
+        cells = [row.run, row.what, f"{row.measured:.3g} {row.unit}"]
+        for value in (row.before, row.known):
+            cells += (
+                ["–", "–"]
+                if value is None
+                else [
+                    f"{value:.3g} {row.unit}",
+                    f"{100 * (value / row.measured - 1):+.0f} %",
+                ]
+            )
+        lines.append(f"| {' | '.join(cells)} |")
+    lines += ["", *_goal_lines(rows), "", *_drift_lines(profile, after)]
+    return "\n".join(lines) + "\n"
+
+
+def _goal_lines(rows: Sequence[Row]) -> list[str]:
+    """Says which goals are met: 15 % of the iteration, memory within 10 % and 5 % below."""
+    lines = ["## Goals", ""]
+    for row in rows:
+        value = row.known if row.known is not None else row.before
+        if value is None or row.what not in ("iteration", "peak memory"):
+            continue
+        error = 100 * (value / row.measured - 1)
+        is_met = abs(error) <= 15 if row.what == "iteration" else -5 <= error <= 10
+        goal = "within 15 %" if row.what == "iteration" else "from -5 % to +10 %"
+        verdict = "met" if is_met else "missed"
+        lines.append(f"- {row.run}, {row.what}: {error:+.1f} %, goal {goal}: {verdict}.")
+    return lines
+
+
+def _drift_lines(first: Profile, second: Profile) -> list[str]:
+    """Says how far a profile after the runs differs from the one before."""
+    pairs = {
+        "layers 512 wide, FLOP/s": [p.costs.train_speed(512) for p in (first, second)],
+        "layers 128 wide, FLOP/s": [p.costs.train_speed(128) for p in (first, second)],
+        "64 rows, FLOP/s": [p.costs.row_speed(64, 1024) for p in (first, second)],
+        "launches of a decode layer, s": [p.costs.decode.layer_s for p in (first, second)],
+        "launches of a training layer, s": [p.costs.train.layer_s for p in (first, second)],
+    }
+    return [
+        "## How steady the machine is",
+        "",
+        "The profile was taken again after the runs.",
+        "",
+        "| constant | before | after |",
+        "|---|---|---|",
+        *(
+            f"| {name} | {a:.3g} | {b:.3g} ({100 * (b / a - 1):+.0f} %) |"
+            for name, (a, b) in pairs.items()
+        ),
+    ]
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""Costs of one process on one device, by constants that `flexrlhf profile` measures there."""

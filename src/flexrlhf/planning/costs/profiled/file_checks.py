@@ -1,0 +1,143 @@
+"""What is wrong with a profile file: keys, ranges, and numbers that no machine has."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from itertools import pairwise
+from typing import Any, Final, cast
+
+from flexrlhf.config.problems import Problem, absence, mistake
+from flexrlhf.core.errors import ConfigError, nearest
+from flexrlhf.planning.cluster.device_type import NUMBER_TYPES
+
+FORM: Final = 1
+"""Of the file; it changes with the meaning of a key."""
+Range = tuple[float, float]
+
+_SECONDS: Final[Range] = (0.0, 10.0)
+_SPEED: Final[Range] = (1e6, 1e16)
+_PASSES: Final = ("score", "train", "decode")
+_NUMBERS: Final[Mapping[str, Mapping[str, Range]]] = {
+    "host_s": {
+        **dict.fromkeys(("task", "answer", "barrier_sample"), _SECONDS),
+        **{f"{p}_{part}": _SECONDS for p in _PASSES for part in ("pass", "layer", "sequence")},
+    },
+    "update_s": {"step": _SECONDS, "tensor": _SECONDS, "param": (0.0, 1e-3)},
+    "logit_s": dict.fromkeys(("score", "train", "draw"), (0.0, 1e-3)),
+    "memory": {
+        "read_bytes_per_s": (1e7, 1e14),
+        "process_bytes": (1e6, 1e12),
+        "allocator_overhead": (0.0, 4.0),
+        "logit_copies": (1.0, 100.0),
+    },
+}
+"""Sections of numbers, and what a number may be: far beyond any machine, yet no slip of the pen."""
+_TABLES: Final[Mapping[str, Mapping[str, Range]]] = {
+    "layer_flops_per_s": {"width": (1, 1e6), "score": _SPEED, "train": _SPEED},
+    "row_flops_per_s": {"rows": (1, 1e9), "speed": _SPEED},
+}
+"""Lists of rows that ascend in their first column."""
+_SECTIONS: Final = ("form", "made", "machine", *_NUMBERS, *_TABLES)
+
+
+def check_profile(document: Any, source: str) -> None:
+    """Checks the content of a profile file.
+
+    Raises:
+        ConfigError: lists every key that is unknown, missing or absurd.
+    """
+    problems = list(_problems(document))
+    if problems:
+        lines = "\n  ".join(f"- {problem}" for problem in problems)
+        count = "1 problem" if len(problems) == 1 else f"{len(problems)} problems"
+        raise ConfigError(
+            f"{source} is no profile of a machine: {count}.",
+            lines,
+            "Measure one: flexrlhf profile --out profile.yaml",
+        )
+
+
+def _problems(document: Any) -> Iterator[Problem]:
+    if not isinstance(document, dict) or not document:
+        empty = document is None or document == {}
+        yield absence("The file", "empty." if empty else "not a mapping.")
+        return
+    content = cast("dict[str, Any]", document)
+    if content.get("form") != FORM:
+        yield mistake("form", content.get("form"), "another form of the file.", f"Right: {FORM}.")
+        return
+    yield from _key_problems("", content, _SECTIONS)
+    yield from _machine_problems(content.get("machine"))
+    if not isinstance(content.get("made", {}), dict):
+        yield absence("made", "not a mapping.", "Right: when, by what command, with what software.")
+    for section, ranges in _NUMBERS.items():
+        if section in content:
+            yield from _number_problems(section, content[section], ranges)
+    for table, ranges in _TABLES.items():
+        if table in content:
+            yield from _table_problems(table, content[table], ranges)
+
+
+def _machine_problems(machine: Any) -> Iterator[Problem]:
+    if machine is None:
+        return
+    if not isinstance(machine, dict):
+        yield absence("machine", "not a mapping.")
+        return
+    values = cast("dict[str, Any]", machine)
+    yield from _key_problems("machine.", values, ("device", "threads", "memory_bytes", "dtype"))
+    device, dtype = values.get("device", "x"), values.get("dtype", "float32")
+    if not isinstance(device, str) or not device:
+        yield mistake("machine.device", device, "no name.", "Right: text.")
+    if dtype not in NUMBER_TYPES:
+        right = f"Right: one of {', '.join(NUMBER_TYPES)}."
+        yield mistake("machine.dtype", dtype, "no number type.", right)
+    threads = values.get("threads", 1)
+    if not isinstance(threads, int) or isinstance(threads, bool) or not 1 <= threads <= 1024:
+        yield mistake("machine.threads", threads, "out of range.", "Right: from 1 to 1024.")
+    held = values.get("memory_bytes", 1e9)
+    yield from _range_problem("machine.memory_bytes", held, (1e8, 1e14))
+
+
+def _number_problems(section: str, values: Any, ranges: Mapping[str, Range]) -> Iterator[Problem]:
+    if not isinstance(values, dict):
+        yield absence(section, "not a mapping.", f"Right: {', '.join(ranges)}.")
+        return
+    numbers = cast("dict[str, Any]", values)
+    yield from _key_problems(f"{section}.", numbers, tuple(ranges))
+    for key, limits in ranges.items():
+        if key in numbers:
+            yield from _range_problem(f"{section}.{key}", numbers[key], limits)
+
+
+def _table_problems(table: str, rows: Any, ranges: Mapping[str, Range]) -> Iterator[Problem]:
+    if not isinstance(rows, list) or not rows:
+        yield absence(table, "no list of rows.", f"Right: at least one row of {', '.join(ranges)}.")
+        return
+    found: list[Problem] = []
+    listed = cast("list[Any]", rows)
+    for place, row in enumerate(listed):
+        found += _number_problems(f"{table}.{place}", row, ranges)
+    first = next(iter(ranges))
+    if not found and any(a[first] >= b[first] for a, b in pairwise(listed)):
+        found.append(absence(table, f"the column {first} does not ascend."))
+    yield from found
+
+
+def _key_problems(
+    prefix: str, values: Mapping[str, Any], known: tuple[str, ...]
+) -> Iterator[Problem]:
+    for key in values:
+        if key not in known:
+            right = nearest(str(key), known) or f"Known here: {', '.join(known)}."
+            yield absence(f"{prefix}{key}", "unknown key.", right)
+    for key in known:
+        if key not in values:
+            yield absence(f"{prefix}{key}", "missing.")
+
+
+def _range_problem(key: str, value: Any, limits: Range) -> Iterator[Problem]:
+    low, high = limits
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if not is_number or not low <= value <= high:
+        yield mistake(key, value, "not accepted here.", f"Right: from {low:g} to {high:g}.")

@@ -1,0 +1,103 @@
+"""Seconds of passes, generation and updates of one model on a profiled machine.
+
+Host and device take turns where the device is the host itself, so their times add up. What a layer
+computes is its products at the speed of layers as wide as it, all that lies between the products
+included.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from flexrlhf.planning.costs.held_model import DTYPE_BYTES, HeldModel
+from flexrlhf.planning.costs.profiled.batches import Bin, SequenceLength, running
+from flexrlhf.planning.costs.profiled.constants import ProfiledCosts
+
+_TRAIN_PASSES = 3
+"""A backward pass has twice the operations of a forward one."""
+_HEAD_PASSES = 4
+"""The head's chunks are computed once more in the backward pass."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSeconds:
+    """One role's model on a profiled machine."""
+
+    model: HeldModel
+    costs: ProfiledCosts
+
+    def score(self, bins: Sequence[Bin], rows_per_item: int = 1) -> float:
+        """Returns the seconds in which the model reads `bins` without gradients."""
+        return sum(self._score_pass(part, rows_per_item) for part in bins)
+
+    def train(self, part: Bin, rows_per_item: int = 1) -> float:
+        """Returns the seconds in which the gradient of one pass is added."""
+        costs, shape = self.costs, self.model.shape
+        passes = _TRAIN_PASSES + (1 if self.model.recomputes else 0)
+        seconds = costs.train.seconds(shape.layers, part.items * rows_per_item)
+        seconds += passes * self._flops(part, rows_per_item) / costs.train_speed(shape.hidden)
+        head = self._head_s(part.responses, costs.logits.train_s, _HEAD_PASSES)
+        return seconds + head
+
+    def update(self) -> float:
+        """Returns the seconds of an optimiser step."""
+        update, shape = self.costs.update, self.model.shape
+        tensors = shape.num_tensors + 2 * shape.layers  # every layer's two norms
+        whole_s = update.step_s + tensors * update.tensor_s
+        return whole_s + self.model.trainable_params * update.param_s
+
+    def generate(self, wave: Sequence[SequenceLength], samples_per_prompt: int) -> float:
+        """Returns the seconds in which all answers of a wave are generated."""
+        prompts = [sequence.prompt for sequence in wave[::samples_per_prompt]]
+        seconds = self._prefill_s(prompts) + len(wave) * self.costs.answer_s
+        seconds += self._draw_s(len(wave))
+        mean_prompt = sum(sequence.prompt for sequence in wave) / len(wave)
+        generated = 1.0
+        for steps, rows in running([sequence.response for sequence in wave]):
+            seconds += steps * self._step_s(rows, mean_prompt + generated + steps / 2)
+            generated += steps
+        return seconds
+
+    def _score_pass(self, part: Bin, rows_per_item: int) -> float:
+        costs, shape = self.costs, self.model.shape
+        seconds = costs.score.seconds(shape.layers, part.items * rows_per_item)
+        seconds += self._flops(part, rows_per_item) / self._speed(part.tokens)
+        return seconds + self._head_s(part.responses, costs.logits.score_s, 1)
+
+    def _flops(self, part: Bin, rows_per_item: int) -> float:
+        """Of one forward pass through the layers; a mask hides positions, but spares no work."""
+        context = part.longest / rows_per_item
+        return self.model.shape.forward_flops(part.tokens, context, with_head=False)
+
+    def _speed(self, rows: float) -> float:
+        width = self.model.shape.hidden
+        return min(self.costs.score_speed(width), self.costs.row_speed(rows, width))
+
+    def _head_s(self, tokens: float, logit_s: float, passes: int) -> float:
+        """The head runs at the tokens that the loss counts alone."""
+        if not self.model.has_vocabulary_head:
+            return 0.0
+        shape = self.model.shape
+        product = 2 * shape.hidden * passes / self.costs.score_speed(shape.hidden)
+        return tokens * shape.vocab * (product + logit_s)
+
+    def _prefill_s(self, prompts: Sequence[float]) -> float:
+        """Each distinct prompt is read once, all of a wave in one pass."""
+        part = Bin(len(prompts), max(prompts, default=0.0), 0.0)
+        costs, shape = self.costs, self.model.shape
+        host_s = costs.score.seconds(shape.layers, part.items)
+        return host_s + self._flops(part, 1) / self._speed(part.tokens)
+
+    def _draw_s(self, rows: float) -> float:
+        return rows * self.model.shape.vocab * self.costs.logits.draw_s
+
+    def _step_s(self, rows: float, context: float) -> float:
+        """One token for each of `rows` sequences that attend to `context` tokens."""
+        costs, shape = self.costs, self.model.shape
+        flops = shape.forward_flops(rows, 0.0, with_head=True)
+        cache = rows * context * shape.cache_values_per_token
+        cache *= DTYPE_BYTES[self.model.compute_dtype]
+        host_s = costs.decode.seconds(shape.layers, rows)
+        products_s = flops / costs.row_speed(rows, shape.hidden)
+        return host_s + products_s + cache / costs.memory.read_bandwidth + self._draw_s(rows)

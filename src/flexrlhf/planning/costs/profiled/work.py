@@ -1,0 +1,39 @@
+"""What one iteration of a run in one process has to get through."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from flexrlhf.planning.costs.profiled.batches import Bin, PassLimit, SequenceLength, cut
+
+
+@dataclass(frozen=True, slots=True)
+class RunWork:
+    """The sequences of an iteration, and the limits by which they are cut."""
+
+    sequences: tuple[SequenceLength, ...]
+    """Of answers; of rows or pairs where nothing is generated."""
+    limit: PassLimit
+    """Of scoring and training passes."""
+    samples_per_prompt: int = 1
+    rows_per_item: int = 1
+    """Two where an item is a pair."""
+    max_sequences: int | None = None
+    """Answers that are generated at one time; None: all."""
+    most_new_tokens: int = 0
+    """Longest answer that is allowed."""
+
+    def waves(self, part: int, parts: int) -> list[Sequence[SequenceLength]]:
+        """Returns the answers of one of `parts` generation micro-batches, wave by wave."""
+        answers = self.sequences[part::parts]
+        size = self.max_sequences or len(answers)
+        return [answers[start : start + size] for start in range(0, len(answers), size)]
+
+    def scored(self, part: int, parts: int) -> list[Bin]:
+        """Returns the scoring passes over one of `parts` generation micro-batches."""
+        return cut(self.sequences[part::parts], self.limit)
+
+    def trained(self, mini_batch: int, mini_batches: int) -> list[Bin]:
+        """Returns the training passes over one of `mini_batches` mini-batches."""
+        return cut(self.sequences[mini_batch::mini_batches], self.limit)

@@ -1,0 +1,100 @@
+"""How long the tasks of a run in one process take, by the constants of a profile."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from flexrlhf.core.names import Role
+from flexrlhf.planning.costs.held_model import HeldModel
+from flexrlhf.planning.costs.profiled.constants import ProfiledCosts
+from flexrlhf.planning.costs.profiled.memory import generation_bytes, score_bytes, train_bytes
+from flexrlhf.planning.costs.profiled.seconds import ModelSeconds
+from flexrlhf.planning.costs.profiled.work import RunWork
+from flexrlhf.planning.workflow.binding import TaskTime, TransferTime
+from flexrlhf.planning.workflow.graph import Task, Transfer
+from flexrlhf.planning.workflow.shape import IterationShape
+
+
+class ProfiledDurations:
+    """Times of the only plan that one device has.
+
+    Args:
+        models: of the roles; one without is a function that costs nothing here.
+        work: what an iteration has to get through.
+        shape: into which pieces it is cut.
+        costs: of the machine.
+    """
+
+    def __init__(
+        self,
+        models: Mapping[Role, HeldModel],
+        work: RunWork,
+        shape: IterationShape,
+        costs: ProfiledCosts,
+    ) -> None:
+        self._models = models
+        self._work = work
+        self._shape = shape
+        self._costs = costs
+        self._times: dict[tuple[str, Role | None, int | None, int | None], TaskTime] = {}
+        self.links: Mapping[str, float] = {}
+
+    @property
+    def resting_bytes(self) -> float:
+        """What the process holds throughout: libraries, weights, optimiser states."""
+        held = sum(m.weight_bytes + m.optimizer_bytes for m in self._models.values())
+        return self._costs.memory.process_bytes + held
+
+    def task_time(self, task: Task) -> TaskTime:
+        """Returns how long `task` takes; every iteration is alike."""
+        key = (task.operation, task.role, task.micro_batch, task.mini_batch)
+        if key not in self._times:
+            seconds, added = self._needs(task)
+            peak = round(self.resting_bytes + added)
+            self._times[key] = TaskTime(self._costs.task_s + seconds, peak_bytes=peak)
+        return self._times[key]
+
+    def transfer_time(self, transfer: Transfer) -> TransferTime:
+        """Returns nothing, since one process hands nothing over."""
+        del transfer
+        return TransferTime(0.0)
+
+    def _needs(self, task: Task) -> tuple[float, float]:
+        """Returns the seconds of a task, and the bytes that it holds besides, at most."""
+        if task.operation == "advantage":
+            return len(self._work.sequences) * self._costs.barrier_s, 0.0
+        model = self._models.get(task.role) if task.role else None
+        if model is None:
+            return 0.0, 0.0
+        seconds = ModelSeconds(model, self._costs)
+        if task.operation == "generate":
+            return self._generation(seconds, task)
+        if task.operation == "forward_backward":
+            return self._training(seconds, task)
+        if task.operation == "optimizer_step":
+            return seconds.update(), model.gradient_bytes
+        return self._scoring(seconds, task)
+
+    def _generation(self, seconds: ModelSeconds, task: Task) -> tuple[float, float]:
+        work = self._work
+        waves = work.waves(task.micro_batch or 0, self._shape.rollout_micro_batches)
+        held = (
+            generation_bytes(
+                seconds.model, len(wave), max(s.prompt for s in wave), work.most_new_tokens
+            )
+            for wave in waves
+        )
+        return sum(seconds.generate(wave, work.samples_per_prompt) for wave in waves), max(held)
+
+    def _scoring(self, seconds: ModelSeconds, task: Task) -> tuple[float, float]:
+        bins = self._work.scored(task.micro_batch or 0, self._shape.rollout_micro_batches)
+        held = max(score_bytes(seconds.model, part) for part in bins)
+        return seconds.score(bins, self._work.rows_per_item), held
+
+    def _training(self, seconds: ModelSeconds, task: Task) -> tuple[float, float]:
+        bins = self._work.trained(task.mini_batch or 0, self._shape.mini_batches)
+        number = task.micro_batch or 0
+        if number >= len(bins):  # the graph has as many as there can be
+            return 0.0, 0.0
+        held = train_bytes(seconds.model, bins[number], self._costs.memory, is_first=number == 0)
+        return seconds.train(bins[number], self._work.rows_per_item), held
