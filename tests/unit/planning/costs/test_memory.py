@@ -93,3 +93,13 @@ def test_sharded_weights_travel_in_what_computes_with_them():
     found = score_bytes(whole, layout, tokens=1, logit_tokens=1)
     # Two layers of 2 bytes per parameter, though 4 lie on the devices.
     assert found["gathered layers"] == pytest.approx(2 * 2 * PARAMS / 32)
+
+
+def test_zero_2_collects_a_bucket_of_gradients():
+    model = HeldModel(SHAPE, is_trained=True)
+    found = train_bytes(model, Layout(data=8, shard=8, zero_stage=2), tokens=1, logit_tokens=1)
+    assert found["whole gradients"] == 2 * 5e8
+    adapters = HeldModel(SHAPE, is_trained=True, lora_rank=8)
+    found = train_bytes(adapters, Layout(data=8, shard=8, zero_stage=2), tokens=1, logit_tokens=1)
+    # LoRA of rank 8 on all linear layers: 8 * 32 * (4 * 8192 + 3 * 15104) parameters.
+    assert found["whole gradients"] == 2 * 8 * 32 * (4 * 8192 + 3 * 15104)

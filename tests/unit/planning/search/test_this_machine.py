@@ -1,0 +1,107 @@
+"""Plans for this machine: each stage predicted from its profile, or left without a prediction."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flexrlhf.config.loading import build_config
+from flexrlhf.config.resolution import resolve
+from flexrlhf.planning.search import one_device
+from flexrlhf.planning.search.this_machine import this_machine_plans
+
+ARCHITECTURE = {
+    "model_type": "llama",
+    "vocab_size": 100,
+    "hidden_size": 96,
+    "intermediate_size": 256,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 64,
+    "tie_word_embeddings": True,
+}
+MODEL = {"init": "random", "architecture": ARCHITECTURE, "tokenizer": "tokenizer"}
+DOCUMENT: dict[str, Any] = {
+    "algorithm": {"name": "ppo", "epochs": 2},
+    "model": {"actor": MODEL, "critic": MODEL, "reward": MODEL},
+    "data": {"prompts": {"path": "prompts.jsonl"}, "max_prompt_tokens": 8},
+    "rollout": {"max_new_tokens": 24, "samples_per_prompt": 1},
+    "training": {"iterations": 2, "prompts_per_iteration": 64, "mini_batch_samples": 32},
+}
+
+
+@pytest.fixture(autouse=True)
+def no_gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Keeps nvidia-smi out, so that this machine is its cores."""
+    monkeypatch.setenv("PATH", str(tmp_path))
+
+
+def plans_of(**changes: Any):
+    return this_machine_plans(resolve(build_config({**DOCUMENT, **changes})))
+
+
+def test_the_stages_of_an_iteration_add_up():
+    (plan,) = plans_of()
+    predicted = plan.predicted
+    assert predicted is not None
+    assert set(predicted.stage_s) == {"generate", "score", "train", "sync"}
+    assert sum(predicted.stage_s.values()) == pytest.approx(predicted.iteration_s)
+    assert predicted.samples_per_s == pytest.approx(64 / predicted.iteration_s)
+    assert sum(predicted.shares.values()) == pytest.approx(1.0)
+    assert set(predicted.peak_bytes) == {0}
+
+
+def test_shorter_answers_are_expected_to_take_less():
+    (long,) = plans_of()
+    (short,) = plans_of(rollout={**DOCUMENT["rollout"], "mean_new_tokens": 4.0})
+    assert long.predicted is not None
+    assert short.predicted is not None
+    for stage in ("generate", "score", "train"):
+        assert short.predicted.stage_s[stage] < long.predicted.stage_s[stage]
+
+
+def test_a_stage_takes_its_model_from_one_before():
+    plans = this_machine_plans(
+        resolve(
+            build_config(
+                {
+                    "model": {"actor": MODEL},
+                    "data": {"supervised": {"path": "rows.jsonl"}, "max_tokens": 48},
+                    "stages": [
+                        {"name": "one", "algorithm": {"name": "sft"}},
+                        {
+                            "name": "two",
+                            "algorithm": {"name": "sft"},
+                            "model": {"actor": {"path": "stage:one/actor"}},
+                        },
+                    ],
+                }
+            )
+        )
+    )
+    first, second = (plan.predicted for plan in plans)
+    assert first is not None
+    assert second is not None
+    assert first.iteration_s == second.iteration_s
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"training": {**DOCUMENT["training"], "precision": "bfloat16"}},
+        {"rollout": {**DOCUMENT["rollout"], "engine": "transformers"}},
+        {"model": {**DOCUMENT["model"], "actor": {"path": "hub:some/model"}}},
+    ],
+)
+def test_what_the_profile_cannot_say_is_not_said(changes):
+    (plan,) = plans_of(**changes)
+    assert plan.predicted is None
+    assert plan.feasible
+
+
+def test_a_trial_step_on_a_cpu_goes_as_far_as_the_planner_thinks():
+    memory = pytest.importorskip("flexrlhf.learning.training.micro_batch")
+    assert memory.CPU_TOKENS == one_device.CPU_TOKENS
