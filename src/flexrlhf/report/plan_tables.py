@@ -27,6 +27,8 @@ _SHARE_WORDS: Final[Mapping[Share, str]] = {
     "communication": "waiting for data",
     "bubble": "idle",
 }
+_TWICE: Final = 2.0
+_BOUNDS: Final = "what bounds this plan"
 _MORE: Final[tuple[tuple[str, str], ...]] = (
     ("compute", "devices twice as fast"),
     ("memory", "twice the memory"),
@@ -93,23 +95,20 @@ def share_strip(predicted: Prediction) -> Html:
     return element("div", *parts, class_="strip")
 
 
-def gains_table(gains: Gains) -> Html:
+def gains_table(gains: Gains, another_node: Mapping[str, float]) -> Html:
     """Returns by what factor iterations would be faster with more of one thing."""
     rows = [
-        (
-            words,
-            f"× {getattr(gains, name):.2f}",
-            _bar(
-                getattr(gains, name) / 2
-                if name != "scheduling"
-                else min(1.0, getattr(gains, name) / 2),
-                stage_colour("train"),
-            ),
-            "what bounds this plan" if name == gains.bound_by else "",
-        )
+        (words, *_gain(getattr(gains, name)), _BOUNDS if name == gains.bound_by else "")
         for name, words in _MORE
     ]
+    for pool, gain in another_node.items():
+        where = f" in {pool}" if len(another_node) > 1 else ""
+        rows.append((f"one more node{where}", *_gain(gain), ""))
     return table(("with", "iterations faster", "", ""), rows, class_="times")
+
+
+def _gain(factor: float) -> tuple[str, Html]:
+    return f"× {factor:.2f}", _bar(min(1.0, factor / _TWICE), stage_colour("train"))
 
 
 def role_table(plan: Plan) -> Html:

@@ -118,7 +118,9 @@ def _time(predicted: Prediction) -> Html:
 
 def _gains(winner: Winner) -> Html:
     words = "The same plan on changed machines; × 1.00 says that more of it would not help."
-    return join([_quiet(words), gains_table(winner.gains)])
+    if winner.another_node:
+        words += " With a node more its strategy is planned anew for the same batch."
+    return join([_quiet(words), gains_table(winner.gains, winner.another_node)])
 
 
 def _timeline(winner: Winner, figures: dict[str, Figure], name: str) -> Html:

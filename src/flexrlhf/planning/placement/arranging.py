@@ -9,10 +9,11 @@ from typing import Any, Final, cast
 
 from flexrlhf.core.algorithm_specs import AlgorithmSpec
 from flexrlhf.core.errors import PlanError, nearest
-from flexrlhf.core.names import Role, StrategyName
+from flexrlhf.core.names import PUBLISHED_SYSTEMS, Role, StrategyName
 from flexrlhf.planning.cluster.cluster import Cluster
 from flexrlhf.planning.placement.arrangement import Arrangement, Degrees, Refusal
 from flexrlhf.planning.placement.choices import NO_CHOICES, Choices
+from flexrlhf.planning.placement.layouts import parts_worth_trying
 from flexrlhf.planning.placement.strategies import STRATEGY_RULES
 from flexrlhf.planning.placement.strategies.custom import custom
 from flexrlhf.planning.placement.strategies.guideline import guideline
@@ -48,7 +49,7 @@ def arrangements(
     elif strategy == "custom":
         found = [custom(spec, cluster, choices)]
     elif strategy in STRATEGY_RULES:
-        found = STRATEGY_RULES[cast("StrategyName", strategy)](spec, cluster)
+        found = _on_all_or_part(cast("StrategyName", strategy), spec, cluster)
     else:
         known = (*STRATEGY_RULES, "custom", "guideline")
         raise PlanError(
@@ -57,6 +58,24 @@ def arrangements(
             "Choose one of these.",
         )
     return found if isinstance(found, Refusal) else _with_degrees(found, choices.degrees)
+
+
+def _on_all_or_part(
+    strategy: StrategyName, spec: AlgorithmSpec, cluster: Cluster
+) -> list[Arrangement] | Refusal:
+    """Arrangements on the whole cluster, then those that leave a part of it unused.
+
+    A published system takes all it gets.
+    """
+    rule = STRATEGY_RULES[strategy]
+    whole = rule(spec, cluster)
+    found = [] if isinstance(whole, Refusal) else list(whole)
+    for part in () if strategy in PUBLISHED_SYSTEMS else parts_worth_trying(cluster):
+        smaller = rule(spec, part)
+        if not isinstance(smaller, Refusal):
+            idle = f"{cluster.num_devices - part.num_devices} devices stay unused."
+            found += [replace(held, note=f"{held.note} {idle}") for held in smaller]
+    return found or whole
 
 
 def _with_degrees(

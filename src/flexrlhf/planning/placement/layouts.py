@@ -64,6 +64,22 @@ def fastest_node(cluster: Cluster) -> Node:
     return max(cluster.nodes, key=lambda node: speed(node.device) * len(node.devices))
 
 
+def parts_worth_trying(cluster: Cluster) -> list[Cluster]:
+    """Returns parts of a cluster on which a plan may be faster than on all of it, largest first.
+
+    A slow device makes those wait that share its work, and a number of nodes that is no power of
+    two seldom divides a batch: so without the slower types, and with fewer nodes.
+    """
+    speeds = sorted({speed(node.device) for node in cluster.nodes})
+    parts = [
+        [node for node in cluster.nodes if speed(node.device) >= least] for least in speeds[1:]
+    ]
+    whole_nodes = 1 << (len(cluster.nodes).bit_length() - 1)
+    if len(speeds) == 1 and whole_nodes < len(cluster.nodes):
+        parts.append(list(cluster.nodes[:whole_nodes]))
+    return [cluster.subset(d for node in part for d in node.devices) for part in parts]
+
+
 def has_unlike_devices(cluster: Cluster) -> bool:
     """Whether the nodes have devices of more than one type."""
     return len({node.device.name for node in cluster.nodes}) > 1

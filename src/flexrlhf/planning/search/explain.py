@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final
 
 from flexrlhf.core.timeline import Share
@@ -21,15 +22,24 @@ _UNSEEN: Final = 0.005
 """Part of an iteration below which a difference is none in the digits that are shown."""
 
 
-def why_won(found: Found, gains: Gains, second: Found | None) -> str:
-    """Returns one or two sentences on the winner."""
+def why_won(
+    found: Found, gains: Gains, second: Found | None, another_node: Mapping[str, float]
+) -> str:
+    """Returns sentences on the winner.
+
+    Args:
+        found: the winner.
+        gains: what it would gain.
+        second: the next, if there is one.
+        another_node: by what factor a node more makes it faster, per pool of nodes.
+    """
     predicted = _predicted(found)
     parts = [f"{found.arrangement.note.rstrip('.')}: {predicted.iteration_s:.3g} s an iteration"]
     if second is not None:
         ratio = _predicted(second).iteration_s / predicted.iteration_s
         lead = "level with" if ratio < 1 + _TIE else f"{ratio:.2f} times as fast as"
         parts.append(f"{lead} {second.strategy}, the next")
-    return f"{', '.join(parts)}. {_bound(gains)}"
+    return f"{', '.join(parts)}. {_bound(gains)}{_another(another_node)}"
 
 
 def why_lost(found: Found, winner: Found) -> str:
@@ -69,6 +79,15 @@ def _bound(gains: Gains) -> str:
         "scheduling": f"no idle device x{gains.scheduling:.2f}",
     }
     return f"Bound by {gains.bound_by}: {', '.join(said.values())}."
+
+
+def _another(gains: Mapping[str, float]) -> str:
+    if not gains:
+        return ""
+    if len(gains) == 1:
+        return f" One more node would give x{next(iter(gains.values())):.2f}."
+    said = [f"x{gain:.2f} in {pool}" for pool, gain in gains.items()]
+    return f" One more node would give {', '.join(said)}."
 
 
 def _predicted(found: Found) -> Prediction:

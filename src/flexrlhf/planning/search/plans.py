@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from flexrlhf.core.errors import PlanError
@@ -12,6 +12,7 @@ from flexrlhf.planning.placement.arrangement import Arrangement, Refusal
 from flexrlhf.planning.placement.arranging import arrangements
 from flexrlhf.planning.placement.choices import NO_CHOICES, Choices
 from flexrlhf.planning.placement.plan import ChosenBy, Plan, SearchSummary
+from flexrlhf.planning.search.another_node import gains_of_another_node
 from flexrlhf.planning.search.explain import why_lost, why_unfit, why_won
 from flexrlhf.planning.search.request import PlanRequest
 from flexrlhf.planning.search.search import Found, Search
@@ -30,6 +31,8 @@ class RankedPlans:
     search: SearchSummary
     found: tuple[Found, ...] = ()
     """What stands behind the plans that fit, in the same order."""
+    another_node: Mapping[str, float] = field(default_factory=dict[str, float])
+    """By what factor iterations would be faster with a node more, per pool of nodes."""
 
     @property
     def best(self) -> Plan:
@@ -86,13 +89,16 @@ def ranked_plans(request: PlanRequest, choices: Choices = NO_CHOICES) -> RankedP
     )
     late = [f for f in fitting if _is_late(request, f)]
     fitting = [f for f in fitting if f not in late]
+    more: Mapping[str, float] = (
+        gains_of_another_node(request, choices, fitting[0]) if fitting else {}
+    )
     plans = [
-        *_ranked(request, fitting, _chosen_by(choices)),
+        *_ranked(request, fitting, _chosen_by(choices), more),
         *(_late(request, f) for f in late),
         *(replace(f.best.plan, why=why_unfit(f)) for f in found if not f.best.plan.predicted),
         *(Plan(rank=None, strategy=r.strategy, feasible=False, why=r.why) for r in refused),
     ]
-    return RankedPlans(tuple(plans), search.summary, tuple(fitting))
+    return RankedPlans(tuple(plans), search.summary, tuple(fitting), more)
 
 
 def _candidates(request: PlanRequest, choices: Choices) -> Iterator[list[Arrangement] | Refusal]:
@@ -130,11 +136,17 @@ def _chosen_by(choices: Choices) -> ChosenBy:
     return "guideline" if choices.strategy == "guideline" else "auto"
 
 
-def _ranked(request: PlanRequest, fitting: list[Found], chosen_by: ChosenBy) -> Iterator[Plan]:
+def _ranked(
+    request: PlanRequest,
+    fitting: list[Found],
+    chosen_by: ChosenBy,
+    another_node: Mapping[str, float],
+) -> Iterator[Plan]:
     for place, found in enumerate(fitting):
         gains = gains_of(request, found.best, found.wanted)
         if place == 0:
-            why = why_won(found, gains, fitting[1] if len(fitting) > 1 else None)
+            second = fitting[1] if len(fitting) > 1 else None
+            why = why_won(found, gains, second, another_node)
         else:
             why = why_lost(found, fitting[0])
         yield replace(

@@ -42,6 +42,8 @@ class Winner:
     """One of the steady state, as the timeline counts."""
     p99_iteration_s: float
     gains: Gains
+    another_node: Mapping[str, float]
+    """By what factor a node more would make iterations faster, per pool of nodes."""
 
 
 def winner_of(request: PlanRequest, ranked: RankedPlans) -> Winner:
@@ -72,4 +74,5 @@ def winner_of(request: PlanRequest, ranked: RankedPlans) -> Winner:
         iteration=simulation.window.last + 1,
         p99_iteration_s=simulation.percentile_s(99),
         gains=gains_of(request, found.best, found.wanted),
+        another_node=ranked.another_node,
     )

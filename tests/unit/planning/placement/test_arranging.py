@@ -210,3 +210,21 @@ def test_a_user_may_fix_how_a_layout_generates(ppo, cluster):
     )
     assert found.generation == "per_token"
     assert found.degrees_of("actor") == {"generation": "per_token"}
+
+
+def test_the_slower_devices_may_stay_unused(ppo, mixed):
+    whole, part = arrangements("colocated", ppo, mixed)
+    assert whole.devices["actor"] == tuple(range(16))
+    assert part.devices["actor"] == tuple(range(8, 16)), "the A100"
+    assert part.note.endswith("8 devices stay unused.")
+
+
+def test_nodes_beyond_a_power_of_two_may_stay_unused(ppo, cluster):
+    whole, part = arrangements("colocated", ppo, cluster(5, 4))
+    assert len(whole.devices["actor"]) == 20
+    assert part.devices["actor"] == tuple(range(16))
+
+
+def test_a_published_system_takes_all_devices(ppo, cluster):
+    found = arrangements("deepspeed_chat", ppo, cluster(3, 4))
+    assert all(len(arrangement.devices["actor"]) == 12 for arrangement in found)

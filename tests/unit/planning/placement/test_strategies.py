@@ -140,7 +140,7 @@ def test_interleaving_needs_a_device_per_model(two_rewards, cluster):
 
 
 def test_interleaved_2_keeps_the_actor_inside_a_node(ppo, cluster):
-    in_turn, side_by_side = arrangements("interleaved_2", ppo, cluster(3, 4))
+    in_turn, side_by_side, *_ = arrangements("interleaved_2", ppo, cluster(3, 4))
     elsewhere = (4, 5, 6, 7, 8, 9, 10, 11)
     assert in_turn.devices == {
         "actor": (0, 1, 2, 3),
