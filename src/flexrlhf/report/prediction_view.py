@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from statistics import median
-from typing import Any, Final
+from typing import Any, Final, TypeGuard
 
 from flexrlhf.report.formats import format_bytes, format_seconds
 from flexrlhf.report.markup import Html, element, join, table
@@ -57,7 +57,7 @@ def _memory_rows(predicted: Mapping[str, Any], record: RunRecord) -> Iterator[tu
         yield "peak memory", format_bytes(peak), format_bytes(value), _off(peak, value)
 
 
-def _is_positive(value: Any) -> bool:
+def _is_positive(value: Any) -> TypeGuard[float]:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value < 1e100
 
 

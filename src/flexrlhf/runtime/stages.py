@@ -168,9 +168,7 @@ def _run_stage(
     return config
 
 
-def _predicted(
-    stage: PreparedStage, launched: Launched, held: int
-) -> OneDevicePrediction | None:
+def _predicted(stage: PreparedStage, launched: Launched, held: int) -> OneDevicePrediction | None:
     """Returns what the stage is expected to take, now that its rows and limits are known.
 
     Args:

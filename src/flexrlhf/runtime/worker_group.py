@@ -14,7 +14,6 @@ from flexrlhf.core.clock import Clock
 from flexrlhf.core.errors import ConfigError, RunFailed, WorkerLost
 from flexrlhf.planning.workflow.graph import Task
 from flexrlhf.runtime.measurements import Measurements
-from flexrlhf.runtime.worker import Worker
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +25,14 @@ class Outcome:
     end_s: float
     measurements: Measurements
     error: BaseException | None = None
+
+
+class TaskRunner(Protocol):
+    """Whatever carries out tasks: a worker, for one."""
+
+    def run(self, task: Task) -> Measurements:
+        """Carries out one task and returns what it measured."""
+        ...
 
 
 class WorkerGroup(Protocol):
@@ -59,7 +66,7 @@ class InProcessGroup:
         clock: gives the times of spans.
     """
 
-    def __init__(self, name: str, worker: Worker, clock: Clock) -> None:
+    def __init__(self, name: str, worker: TaskRunner, clock: Clock) -> None:
         self.name = name
         self._worker = worker
         self._clock = clock

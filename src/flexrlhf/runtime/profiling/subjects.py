@@ -43,7 +43,8 @@ def architecture(width: int, layers: int) -> dict[str, Any]:
 
 def llama(width: int, layers: int, device: torch.device) -> nn.Module:
     """Returns a random Llama."""
-    return load_policy(ModelSource(architecture=architecture(width, layers))).to(device)
+    model: nn.Module = load_policy(ModelSource(architecture=architecture(width, layers)))
+    return model.to(device)
 
 
 def layer_params(width: int) -> int:
