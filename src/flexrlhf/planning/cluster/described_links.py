@@ -43,17 +43,20 @@ def link_matrix(
 ) -> dict[frozenset[str], Link]:
     """Returns the link between nodes for each two pools, and for each pool of several nodes.
 
+    For a pool of one node it is what would join a second, where the description says it.
+
     Args:
         description: the whole cluster.
         counts: nodes of each pool.
         problems: what is wrong with the description; mistakes are added.
     """
-    needed = [frozenset({pool}) for pool, count in counts.items() if count > 1]
-    needed += [frozenset(pair) for pair in combinations(counts, 2)]
+    pairs = [frozenset(pair) for pair in combinations(counts, 2)]
+    needed = [frozenset({pool}) for pool, count in counts.items() if count > 1] + pairs
     if isinstance(description.links, tuple):
         matrix = _listed(description.links, counts, problems)
     else:
-        matrix = _ranged(description.links or Links(), needed, problems)
+        known = [frozenset({pool}) for pool in counts] + pairs
+        matrix = _ranged(description.links or Links(), known, problems)
     problems.extend(_gaps(matrix, needed, description.links))
     return {pair: link for pair, link in matrix.items() if link is not None}
 
@@ -81,7 +84,7 @@ def _listed(
     return matrix
 
 
-def _ranged(links: Links, needed: list[frozenset[str]], problems: list[Problem]) -> _Matrix:
+def _ranged(links: Links, known: list[frozenset[str]], problems: list[Problem]) -> _Matrix:
     matrix: _Matrix = {}
     for key, given, size in (
         ("links.inside_pool", links.inside_pool, 1),
@@ -89,7 +92,7 @@ def _ranged(links: Links, needed: list[frozenset[str]], problems: list[Problem])
     ):
         if given is not None:
             link = _link_between(key, given, problems)
-            matrix |= {pair: link for pair in needed if len(pair) == size}
+            matrix |= {pair: link for pair in known if len(pair) == size}
     return matrix
 
 
