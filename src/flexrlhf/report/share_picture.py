@@ -11,7 +11,7 @@ from flexrlhf.report.markup import Html, join
 from flexrlhf.report.svg import box, legend, mark, picture, words, words_inside
 
 _WIDTH: Final = 860
-_LEFT, _RIGHT, _TOP = 250, 16, 36
+_LEFT, _RIGHT, _TOP = 270, 16, 36
 _ROW, _BAR = 36, 26
 _BELOW: Final = 30
 
@@ -40,7 +40,7 @@ def share_picture(rows: Sequence[ShareRow], colours: Mapping[str, str], *, title
         height,
         words(title, 8, 20, class_="title"),
         *(_bar(row, colours, _TOP + _ROW * place) for place, row in enumerate(rows)),
-        legend([(part, mark(fill=colours[part])) for part in present], _LEFT, height - 10),
+        legend([(part, mark(fill=colours[part])) for part in present], 12, height - 10),
         spoken=title,
     )
 

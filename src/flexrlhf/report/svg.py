@@ -23,7 +23,7 @@ text { font: 12px system-ui, -apple-system, "Segoe UI", Roboto, Arial, sans-seri
 }
 """
 """Colours that suit light pages and dark ones."""
-_LETTER_WIDTH: Final = 6.3
+_LETTER_WIDTH: Final = 5.6
 """Of a letter of 11 pixels, in pixels, on average."""
 
 
@@ -86,7 +86,7 @@ def legend(entries: Iterable[tuple[str, Html]], x: float, y: float) -> Html:
     for name, drawn in entries:
         named = words(name, 17, 0)
         placed.append(element("g", drawn, named, transform=f"translate({number(x)} {number(y)})"))
-        x += 40 + 6.5 * len(name)
+        x += 36 + 6.5 * len(name)
     return join(placed)
 
 
