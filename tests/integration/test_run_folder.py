@@ -160,8 +160,11 @@ def check_models(folder: Path, case: str) -> None:
 
 def check_timeline(folder: Path, case: str) -> None:
     events = json.loads((folder / "timeline.json").read_text())["traceEvents"]
-    assert [e["args"]["name"] for e in events if e["name"] == "process_name"] == ["measured"]
-    spans = [event for event in events if event["ph"] == "X"]
+    processes = [e["args"]["name"] for e in events if e["name"] == "process_name"]
+    assert processes == (["measured"] if torch.cuda.is_available() else ["measured", "predicted"])
+    predicted = {e["name"] for e in events if e["ph"] == "X" and e["pid"] == 2}
+    spans = [event for event in events if event["ph"] == "X" and event["pid"] == 1]
+    assert not predicted or predicted == {span["name"] for span in spans}
     assert {span["args"]["iteration"] for span in spans} == {1, 2, 3, 4}
     stages = {span["cat"] for span in spans}
     everything = {"generate", "score", "advantage", "train", "sync"}

@@ -77,3 +77,18 @@ def test_what_torch_caches_on_a_gpu_is_free(monkeypatch):
     monkeypatch.setattr(torch.cuda, "memory_reserved", lambda device: 50 * MIB)
     monkeypatch.setattr(torch.cuda, "memory_allocated", lambda device: 20 * MIB)
     assert memory.free_bytes(torch.device("cuda")) == 40 * MIB
+
+
+@has_peaks
+@pytest.mark.skipif(memory._glibc() is None, reason="only glibc can be told to give memory back")
+def test_what_is_freed_goes_back_when_asked():
+    blocks = [torch.ones(MIB // 64) for _ in range(2048)]  # 64 KiB each: small enough for the heap
+    del blocks
+    before = memory.held_bytes(CPU)
+    memory.give_back_freed(CPU)
+    assert memory.held_bytes(CPU) <= before
+
+
+def test_all_threads_share_one_heap_where_the_library_can():
+    memory.share_one_heap()
+    assert torch.ones(4).sum() == 4
