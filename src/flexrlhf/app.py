@@ -207,6 +207,7 @@ def plan_document(config: RunConfig, *, page: Path | None = None) -> dict[str, A
             "plans": [plan.to_json() for plan in stage.ranked.plans],
             "search": dict(stage.ranked.search),
         }
+        | ({} if stage.switch_s is None else {"switch_s": stage.switch_s})
         for stage in found
     }
     return plans_document(request_of(config), winners) | {"stages": stages}

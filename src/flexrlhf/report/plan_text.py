@@ -38,6 +38,9 @@ def _stage_lines(name: str, document: Mapping[str, Any]) -> Iterator[str]:
         for role, placement in plans[0].get("placement", {}).items():
             yield f"  {role:13} {_placement(placement)}"
         yield ""
+    if "switch_s" in document:
+        yield f"Going to it from the stage before takes {document['switch_s']:.3g} s (simulated)."
+        yield ""
     for plan in plans:
         yield f"{plan['rank'] or '-'}. {plan['strategy']}: {plan['why']}"
     if "search" in document:

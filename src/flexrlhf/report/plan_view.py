@@ -49,7 +49,7 @@ def plan_view(stage: StagePlans, figures: dict[str, Figure], *, prefix: str = ""
         [
             _section("What was asked", request_view(stage.request)),
             _section("The machines", cluster_view(stage.request.cluster)),
-            _section(f"The plan: {winner.plan.strategy}", _verdict(winner, predicted)),
+            _section(f"The plan: {winner.plan.strategy}", _verdict(stage, winner, predicted)),
             _section("Where each role sits", _placement(stage, winner)),
             _section("Where the time goes", _time(predicted)),
             _section("What more would give", _gains(winner)),
@@ -68,7 +68,7 @@ def _quiet(words: str) -> Html:
     return element("p", words, class_="quiet")
 
 
-def _verdict(winner: Winner, predicted: Prediction) -> Html:
+def _verdict(stage: StagePlans, winner: Winner, predicted: Prediction) -> Html:
     cards = (
         element(
             "div",
@@ -77,12 +77,14 @@ def _verdict(winner: Winner, predicted: Prediction) -> Html:
             element("div", remark, class_="quiet"),
             class_="card",
         )
-        for label, value, remark in _cards(winner, predicted)
+        for label, value, remark in _cards(stage, winner, predicted)
     )
     return join([element("p", winner.plan.why), element("div", *cards, class_="cards")])
 
 
-def _cards(winner: Winner, predicted: Prediction) -> Iterator[tuple[str, str, str]]:
+def _cards(
+    stage: StagePlans, winner: Winner, predicted: Prediction
+) -> Iterator[tuple[str, str, str]]:
     slow = f"99 of 100 within {format_seconds(winner.p99_iteration_s)}"
     yield "Iteration", format_seconds(predicted.iteration_s), slow
     yield "Samples per second", format_number(predicted.samples_per_s), ""
@@ -93,6 +95,8 @@ def _cards(winner: Winner, predicted: Prediction) -> Iterator[tuple[str, str, st
     cost = predicted.cost_per_1k_samples
     if cost is not None:
         yield "1 000 samples", f"{format_number(cost)} USD", "at the catalogue's prices"
+    if stage.switch_s is not None:
+        yield "Going to it", format_seconds(stage.switch_s), "from the stage before, simulated"
     yield "Bound by", winner.gains.bound_by, "the thing of which more helps most"
 
 
