@@ -6,6 +6,7 @@ from baselines import COLOCATED, INTERLEAVED_1, REWARD_ON_ONE
 from compared import FAIR, LARGE_WAYS, TWO_NODES_WAYS
 from markdown_text import items, model_name, paragraph, table
 from remains_tables import disaggregation, interleaving, reward, shares, two_nodes
+from survival import survival
 from verdict import verdicts
 from work import LENGTHS, SAMPLES_PER_DEVICE
 
@@ -26,6 +27,7 @@ def remains_page(images: str) -> str:
             " simulated**; [planner-accuracy.md](planner-accuracy.md) says how far to trust it. The"
             " paper's own tables are in [paper.md](paper.md)."
         ),
+        *survival(),
         *_verdicts(),
         *_conditions(),
         *disaggregation(),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final
 
@@ -34,35 +33,17 @@ from compared import (
     scenes_of,
     speed_up,
 )
+from gains import (
+    PUBLISHED,
+    PUBLISHED_INTERLEAVED_1,
+    PUBLISHED_INTERLEAVED_2,
+    PUBLISHED_SHARED,
+    Pairs,
+    gain,
+)
 from markdown_text import model_name, paragraph, percent, rate, table, times
 from published import cells
 from work import LENGTHS
-
-_PUBLISHED: Final = {
-    ("llama-33b", 32): ("flex-t2-003", "flex-t1-023"),
-    ("llama-65b", 32): ("flex-t2-004", "flex-t1-024"),
-    ("llama-33b", 128): ("flex-t2-007", "flex-t2-005"),
-    ("llama-65b", 128): ("flex-t2-008", "flex-t2-006"),
-}
-_PUBLISHED_INTERLEAVED_1: Final = {
-    ("llama-7b", 8): ("flex-t1-005", "flex-t1-001"),
-    ("llama-13b", 8): ("flex-t1-006", "flex-t1-002"),
-    ("llama-7b", 32): ("flex-t1-025", "flex-t1-021"),
-    ("llama-13b", 32): ("flex-t1-026", "flex-t1-022"),
-}
-_PUBLISHED_INTERLEAVED_2: Final = {
-    ("llama-7b", 16): ("flex-t1-017", "flex-t1-009"),
-    ("llama-13b", 16): ("flex-t1-018", "flex-t1-010"),
-    ("llama-33b", 16): ("flex-t1-019", "flex-t1-011"),
-    ("llama-65b", 16): ("flex-t1-020", "flex-t1-012"),
-}
-_PUBLISHED_SHARED: Final = {
-    ("llama-7b", 8): ("flex-t5-002", "flex-t5-001"),
-    ("llama-7b", 32): ("flex-t5-006", "flex-t5-005"),
-    ("llama-13b", 8): ("flex-t5-008", "flex-t5-007"),
-    ("llama-13b", 32): ("flex-t5-010", "flex-t5-009"),
-}
-
 
 PICTURE: Final = "generation-share.svg"
 
@@ -172,7 +153,7 @@ def reward() -> list[str]:
 def _speed_ups(scene: Scene) -> list[str]:
     return [
         *_head(scene),
-        _published(_PUBLISHED, scene),
+        _published(PUBLISHED, scene),
         *(times(speed_up(scene, DISAGGREGATED, way)) for way in (PER_TOKEN, *FAIR)),
         f"{times(over_fair(scene, DISAGGREGATED))} ({best_fair(scene).way.name})",
     ]
@@ -197,7 +178,7 @@ def _rates_at(tokens: int) -> list[str]:
 def _interleaved_1(scene: Scene) -> list[str]:
     scenes = [_at(scene, tokens) for tokens in LENGTHS]
     gains = (times(speed_up(longer, INTERLEAVED_1, COLOCATED)) for longer in scenes)
-    return [*_head(scene), _published(_PUBLISHED_INTERLEAVED_1, scene), *gains]
+    return [*_head(scene), _published(PUBLISHED_INTERLEAVED_1, scene), *gains]
 
 
 def _interleaved_2(scene: Scene) -> list[str]:
@@ -205,7 +186,7 @@ def _interleaved_2(scene: Scene) -> list[str]:
     return [
         model_name(scene.model),
         str(scene.tokens),
-        _published(_PUBLISHED_INTERLEAVED_2, scene) if is_published else times(None),
+        _published(PUBLISHED_INTERLEAVED_2, scene) if is_published else times(None),
         times(speed_up(scene, INTERLEAVED_2, PER_TOKEN)),
         times(speed_up(scene, INTERLEAVED_2, LOCAL_PER_TOKEN)),
         times(speed_up(scene, INTERLEAVED_2_BEST, COLOCATED)),
@@ -215,7 +196,7 @@ def _interleaved_2(scene: Scene) -> list[str]:
 def _shared(scene: Scene) -> list[str]:
     return [
         *_head(scene),
-        _published(_PUBLISHED_SHARED, scene),
+        _published(PUBLISHED_SHARED, scene),
         times(speed_up(scene, INTERLEAVED_1, REWARD_ON_ONE)),
         times(speed_up(scene, INTERLEAVED_1, COLOCATED)),
         times(speed_up(scene, COLOCATED, REWARD_ON_ONE)),
@@ -230,6 +211,5 @@ def _head(scene: Scene) -> list[str]:
     return [model_name(scene.model), str(scene.devices)]
 
 
-def _published(pairs: Mapping[tuple[str, int], tuple[str, str]], scene: Scene) -> str:
-    own, other = (cells()[identity] for identity in pairs[scene.model, scene.devices])
-    return times(own.published / other.published)
+def _published(pairs: Pairs, scene: Scene) -> str:
+    return times(gain(pairs, scene).published)

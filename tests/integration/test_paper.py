@@ -155,6 +155,29 @@ def is_taken_away(weak: str, fair: str) -> bool:
     return gain > 0.03 and float(fair.split(maxsplit=1)[0]) - 1 < gain / 2
 
 
+def ends(spread: str) -> tuple[float, float]:
+    """Least and largest of `0.55x to 0.58x`, or of `1.00x`."""
+    values = [float(text) for text in re.findall(r"([\d.]+)x", spread)]
+    return min(values), max(values)
+
+
+def test_what_survives_follows_from_the_page_itself():
+    (rows,) = section("what-remains.md", "What survives")
+    assert len(rows) == 5
+    for row in rows:
+        fair = [cell for name, cell in row.items() if "fair" in name and cell != "-"]
+        lows, highs = zip(*map(ends, fair), strict=True)
+        survives = row["survives"].strip("*")
+        assert (survives == "yes") == (min(lows) > 1.03)
+        assert (survives == "no") == (max(highs) <= 1.03)
+    factors = [
+        float(row["best fair"].split()[0])
+        for row in section("what-remains.md", "Disaggregation")[0]
+    ]
+    shown = rows[0]["over the best fair baseline, 256 tokens"]
+    assert ends(shown) == (min(factors), max(factors))
+
+
 def test_the_verdict_on_the_weak_baseline_follows_from_the_page_itself():
     rows = section("what-remains.md", "Disaggregation")[0]
     holds = [is_taken_away(row["gather per token"], row["best fair"]) for row in rows]
