@@ -36,6 +36,7 @@ FITTED: Final[Mapping[str, tuple[str, ...]]] = {
         "forward_efficiency",
         "decode_bandwidth",
         "launch_s",
+        "collective_s",
         "link_efficiency",
         "network_efficiency",
         "congestion",

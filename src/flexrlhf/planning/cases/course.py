@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Final
 
 from flexrlhf.core.names import Role, kind_of
 from flexrlhf.core.timeline import Share
@@ -13,6 +14,9 @@ from flexrlhf.planning.placement.prediction import Prediction
 from flexrlhf.planning.search.evaluation import Evaluation, evaluate
 from flexrlhf.planning.simulation.simulation import Simulation
 from flexrlhf.planning.workflow.graph import Task, Transfer
+
+_SHARDED: Final = 3
+"""The ZeRO stage that shards weights."""
 
 
 @dataclass(frozen=True)  # Without slots: what was added up is kept.
@@ -103,6 +107,8 @@ def course_of(setting: Setting) -> Course:
 
 def largest_batch(setting: Setting) -> int:
     """Returns the most samples per generating device that fit, at least 1, at most as stated."""
+    if (smaller := _on_fewest_nodes(setting)) is not None:
+        return largest_batch(smaller)
     most = 1024
     limit = setting.case.variant.get("prompts_max", "")
     if limit.isdecimal():
@@ -113,10 +119,26 @@ def largest_batch(setting: Setting) -> int:
     return max(1, min(most, found))
 
 
+def _on_fewest_nodes(setting: Setting) -> Setting | None:
+    """The same case on the fewest nodes that hold it, where its batch is kept on more.
+
+    Whole copies of the weights need as much on any number of nodes, so there it is one.
+    """
+    cluster = setting.request.cluster
+    node, nodes = len(cluster.nodes[0].devices), 1
+    if not setting.keeps_batch or "shadow_actor" in setting.plan.placement:
+        return None
+    while nodes < len(cluster.nodes):
+        smaller = setting.on(nodes * node)
+        is_whole = smaller.plan.placement["actor"].zero_stage < _SHARDED
+        is_possible = smaller.strategy != "interleaved_2" or nodes > 1
+        if is_possible and (is_whole or _evaluated(smaller).fit.is_feasible):
+            return smaller
+        nodes *= 2
+    return None
+
+
 def _evaluated(setting: Setting) -> Evaluation:
-    return evaluate(
-        setting.request,
-        setting.plan,
-        rollout_micro_batches=min(setting.rollout_parts, setting.request.workload.num_samples),
-        requires_fit=False,
-    )
+    parts = min(setting.rollout_parts, setting.request.workload.num_samples)
+    plan = replace(setting.plan, rollout_micro_batches=parts)
+    return evaluate(setting.request, plan, requires_fit=False)

@@ -38,16 +38,20 @@ class DegreeRules:
     def degrees(self, devices: Mapping[Role, tuple[int, ...]]) -> Degrees:
         """Returns the degrees that a case states, or its system's usual ones."""
         placement: dict[Role, RolePlacement] = {
-            role: self._at_rest(role, held) for role, held in devices.items()
+            role: self._at_rest(role, devices) for role in devices
         }
         generator: Role = "shadow_actor" if "shadow_actor" in devices else "actor"
         rules = GenerationRules(self.facts)
         placement[generator], engine = rules.generation(generator, placement)
         return Degrees(placement, engine)
 
-    def _at_rest(self, role: Role, devices: tuple[int, ...]) -> RolePlacement:
-        case, system = self.facts.case, self.facts.system
+    def _at_rest(self, role: Role, held: Mapping[Role, tuple[int, ...]]) -> RolePlacement:
+        case, system, devices = self.facts.case, self.facts.system, held[role]
+        model = self.facts.models.get(role)
+        is_apart = "shadow_actor" in held and not (model is not None and model.is_trained)
+        is_split = is_apart and system.splits_when_apart and case.number("zero_stage") is None
         is_megatron = system.backend == "megatron" or case.number("tp_train") is not None
+        is_megatron |= is_split
         tensor = pipeline = 1
         if is_megatron:
             tensor, pipeline = self._model_degrees(len(devices))
@@ -60,7 +64,7 @@ class DegreeRules:
                     "zero_stage", 3, f"for the {role}: whole copies do not fit"
                 )
         elif not is_megatron:
-            zero = self._usual_stage()
+            zero = self._usual_stage(held)
         data = len(devices) // (tensor * pipeline)
         return RolePlacement(
             devices,
@@ -72,10 +76,13 @@ class DegreeRules:
             micro_batch_samples=self._micro_batch(data, pipeline),
         )
 
-    def _usual_stage(self) -> int:
+    def _usual_stage(self, held: Mapping[Role, tuple[int, ...]]) -> int:
         """The system's, but with adapters whole copies as long as they fit side by side."""
-        usual = self.facts.system.zero_stage
-        whole = sum(model.weight_bytes for model in self.facts.models.values())
+        usual, models = self.facts.system.zero_stage, self.facts.models
+        whole = max(
+            sum(models[r].weight_bytes for r in models if device in held.get(r, ()))
+            for device in {devices[0] for devices in held.values()}
+        )
         room = _COPIES_FILL * self.facts.memory((0,))
         if self.facts.case.number("lora_rank") and whole <= room:
             return self.facts.taken.take("zero_stage", 2, "with adapters, whole copies fit")

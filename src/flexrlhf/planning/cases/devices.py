@@ -96,10 +96,13 @@ class Placing:
             moved |= {"reference": devices[:half], "reward": devices[half : 2 * half]}
         if strategy == "interleaved_2":
             moved["actor"] = self.cluster.nodes[0].devices
+        shared = devices
         if strategy == "reward_on_one":
             moved["reward"] = devices[-1:]
+            if self.system.hosts_reward_apart and len(devices) > 1:
+                shared = devices[:-1]
         for role in placed:
-            placed[role] = moved.get(role, devices)
+            placed[role] = moved.get(role, shared)
         return placed
 
     def _beside_generation(self, pools: Pools) -> Mapping[Role, Devices]:

@@ -32,6 +32,9 @@ _OWN_LAUNCHES: Final = 20
 _OLD_KERNELS_YEAR: Final = 2023
 _OLD_CACHE_READS: Final = 4
 """Attention of that year works by query head; TensorRT-LLM 0.6 on grouped queries shows 4."""
+_USUAL_ROLLOUTS: Final = ((10e9, 16.0), (20e9, 8.0), (float("inf"), 4.0))
+"""Parameters below which a trainer's GPU sends so many prompts at once. Source: OpenRLHF's
+benchmark, settings of its 7B, 13B and 70B runs."""
 _SERVED_AT_ONCE: Final = {2023: 256, 2024: 256, 2025: 1024}
 """Source: vLLM's `max_num_seqs`, its default until and from V1 on."""
 
@@ -68,7 +71,7 @@ class GenerationRules:
             placed = self._transformers(placed, room)
         tensor = placed.generation_tensor_parallel or placed.tensor_parallel
         most = self._most_samples(kind, placed, tensor)
-        sends_parts = self.facts.case.number("generation_batch_per_gpu") is not None
+        sends_parts = self._rollout_batch is not None
         in_rounds = kind == "transformers" or (self.facts.system.rolls_in_parts and sends_parts)
         launches = self._launches(kind, tensor)
         return placed, Engine(
@@ -85,6 +88,24 @@ class GenerationRules:
     @property
     def _trains(self) -> bool:
         return any(model.is_trained for model in self.facts.models.values())
+
+    @property
+    def _rollout_batch(self) -> float | None:
+        """Prompts that a trainer sends at once: as stated, or those of the system's own scripts.
+
+        The latter only where no length is stated either, which is how authors report their own
+        runs.
+        """
+        case = self.facts.case
+        stated = case.number("generation_batch_per_gpu")
+        lengths = ("response_tokens_mean", "response_tokens_max", "sequence_tokens_total")
+        if stated is not None or not self.facts.system.rolls_in_parts:
+            return stated
+        if any(case.number(column) is not None for column in lengths):
+            return None
+        params = self.facts.models["actor"].shape.num_params
+        usual = next(batch for most, batch in _USUAL_ROLLOUTS if params < most)
+        return self.facts.taken.take("generation_batch_per_gpu", usual, "its own benchmark's")
 
     def _launches(self, kind: str, tensor: int) -> int:
         if kind == "serving" and tensor > 1 and self.facts.system.year == _UNCAPTURED_YEAR:
@@ -125,8 +146,14 @@ class GenerationRules:
     def _served(self, role: Role, placed: RolePlacement, room: float) -> RolePlacement:
         total = len(placed.devices)
         stated = self.facts.case.number("tp_generate")
-        tensor = int(stated) if stated is not None else self._smallest_split(total, room)
-        if stated is None:
+        if stated is not None:
+            tensor = int(stated)
+        elif role != "actor" and self.facts.system.splits_when_apart:
+            tensor = self.facts.taken.take(
+                "tp_generate", self.facts.node_size, "a node, as trained"
+            )
+        else:
+            tensor = self._smallest_split(total, room)
             self.facts.taken.take("tp_generate", tensor, "the fewest devices that hold the weights")
         tensor = gcd(tensor, total)
         if role == "actor":
@@ -154,7 +181,7 @@ class GenerationRules:
         return model.shape.num_params * DTYPE_BYTES[model.compute_dtype]
 
     def _most_samples(self, kind: str, placed: RolePlacement, tensor: int) -> int | None:
-        stated = self.facts.case.number("generation_batch_per_gpu")
+        stated = self._rollout_batch
         if kind != "serving":
             return None if stated is None else int(stated) * tensor
         if stated is not None and self.facts.system.rolls_in_parts:

@@ -17,7 +17,7 @@ from flexrlhf.planning.cluster.link_catalogue import link_type
 
 _USUAL_DEVICE: Final = {2023: "A100-80G", 2024: "H100-80G", 2025: "H100-80G"}
 _USUAL_NETWORK: Final = {
-    "V100-32G": "InfiniBand-100G",
+    "V100-32G": "InfiniBand-4x100G",
     "A100-40G": "InfiniBand-8x200G",
     "A100-64G": "InfiniBand-4x100G",
     "A100-80G": "InfiniBand-8x200G",
@@ -26,7 +26,6 @@ _USUAL_NETWORK: Final = {
 }
 """Between nodes, as vendors and clouds sell them; newer devices have eight of 400 Gbit/s."""
 _NEWER_NETWORK: Final = "InfiniBand-8x400G"
-_PLAIN_NETWORK: Final = "InfiniBand-2x200G"
 _SLOW_NETWORK: Final = "Ethernet-100G"
 _MIXED: Final = re.compile(r"(?:(\d+)x)?(.+)")
 
@@ -99,8 +98,6 @@ def _network(case: Case, device: str, taken: Assumptions) -> str | Link:
     usual = _USUAL_NETWORK.get(device, _NEWER_NETWORK)
     if "ethernet" in stated.lower():
         return _SLOW_NETWORK
-    if stated.lower() == "infiniband":
-        return taken.take("network", _PLAIN_NETWORK, "InfiniBand without a rate")
     if "roce" in stated.lower():
         usual = usual.replace("InfiniBand", "RoCE")
     return taken.take("network", usual, "usual with these devices")

@@ -168,7 +168,7 @@ def _teraflops(course: Course, *, factor: float, seconds: float) -> float:
 
 def _fraction(stage: Share) -> Measure:
     def measure(course: Course, _: Assumptions) -> float:
-        if course.setting.leaves_out_scoring:
+        if course.setting.is_stage_timed:
             # Figure 7 shows generation and training as parts of their own sum.
             both = course.stage_s("generate") + course.stage_s("train")
             return course.stage_s(stage) / both if stage != "score" else 0.0

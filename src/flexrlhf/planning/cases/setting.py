@@ -32,6 +32,9 @@ _PLANNED_AS: Final[dict[str, StrategyName]] = {
 }
 _ASYNCHRONOUS: Final = ("async_disaggregated", "async_colocated")
 _STREAMED_PARTS: Final = 4
+_SAFE_FILL: Final = 0.95
+"""Share of a device's memory that a batch of choice may take; one that is called the largest that
+fits goes to the edge."""
 _WRITTEN_BYTES: Final = 2
 """Bytes per parameter of weights in files."""
 
@@ -78,10 +81,25 @@ class Setting:
         return num_bytes / self.request.calibration.file_bandwidth / passes
 
     @property
+    def is_stage_timed(self) -> bool:
+        """Whether FlexRLHF's authors timed it: their shares know generation and training alone."""
+        return self.system.is_stage_timed or self._is_their_baseline
+
+    @property
+    def keeps_batch(self) -> bool:
+        """Whether the largest batch per device is found on the fewest nodes and kept on more."""
+        return self.system.keeps_batch or self._is_their_baseline
+
+    @property
+    def _is_their_baseline(self) -> bool:
+        """Whether FlexRLHF's authors ran DeepSpeed-Chat, to compare with it."""
+        is_compared = self.case.variant.get("compare") == "ratio"
+        return is_compared and self.system.name == "DeepSpeed-Chat"
+
+    @property
     def leaves_out_scoring(self) -> bool:
-        """Whether FlexRLHF's authors timed it: their samples/s know generation and training."""
-        is_theirs = self.case.variant.get("compare") == "ratio"
-        return self.system.is_stage_timed or (self.system.name == "DeepSpeed-Chat" and is_theirs)
+        """Whether its samples/s, too, are those of generation and training alone."""
+        return self.is_stage_timed and "shadow_actor" not in self.plan.placement
 
     @property
     def times_two_stages(self) -> bool:
@@ -92,6 +110,11 @@ class Setting:
         case = self.case
         is_stated = case.word("generation_engine") and case.number("generation_batch_per_gpu")
         return bool(is_stated)
+
+    def on(self, num_devices: int) -> Setting:
+        """Returns the same case on another number of devices."""
+        case = replace(self.case, numbers=self.case.numbers | {"n_gpus": float(num_devices)})
+        return setting_of(case, Assumptions(), calibration=self.request.calibration)
 
     def with_samples(self, num_samples: int) -> Setting:
         """Returns the same with another batch."""
@@ -139,6 +162,7 @@ def setting_of(
         engine=degrees.engine,
         calibration=calibration,
         max_staleness=1 if is_async else 0,
+        memory_fill=1.0 if fills else _SAFE_FILL,
     )
     plan = Plan(
         rank=None,

@@ -50,7 +50,17 @@ class System:
     """Micro-batches after which its trainer, measured alone, has written its weights into a folder
     for the engines; 0: it writes none."""
     is_stage_timed: bool = False
-    """Its samples/s leave out the scoring stage."""
+    """Its samples/s leave out the scoring stage where roles share their devices. Where they are
+    apart it takes the time between two updates, in which everything is."""
+    hosts_reward_apart: bool = False
+    """The one device of its reward model holds nothing else. Source: trlX, examples/hh/README.md:
+    training on 7 devices, the 8th hosts the reward model."""
+    keeps_batch: bool = False
+    """Its largest batch per device is found on the fewest nodes that hold it, and kept on more.
+    Source: trlX, configs/ppo_config.yml, `batch_size`; FlexRLHF's digest: a static batch."""
+    splits_when_apart: bool = False
+    """Where generation has devices of its own, what only generates or scores is split over a node
+    by tensor parallelism. Source: FlexRLHF's released code, `ModelSEPConfig(TP=8, PP=1)`."""
 
 
 _SYSTEMS: Final = (
@@ -74,6 +84,8 @@ _SYSTEMS: Final = (
         fills_memory=True,
         shadow_scores=True,
         is_stage_timed=True,
+        splits_when_apart=True,
+        keeps_batch=True,
     ),
     System(
         "trlX",
@@ -84,6 +96,8 @@ _SYSTEMS: Final = (
         micro_batch_tokens=4096,
         zero_stage=2,
         fills_memory=True,
+        hosts_reward_apart=True,
+        keeps_batch=True,
     ),
     System("NeMo-Aligner", 2023, backend="megatron"),
     System("TensorRT-LLM", 2023, backend="megatron"),

@@ -8,7 +8,8 @@ from typing import Final
 from flexrlhf.planning.cluster.device_type import DeviceType
 from flexrlhf.planning.cluster.link import Link
 from flexrlhf.planning.costs.calibration import Calibration
-from flexrlhf.planning.costs.collectives import all_gather_s, all_reduce_s, late_s
+from flexrlhf.planning.costs.collectives import all_reduce_s, late_s
+from flexrlhf.planning.costs.gathering import gather_weights_s
 from flexrlhf.planning.costs.groups import CommunicationGroup
 from flexrlhf.planning.costs.held_model import DTYPE_BYTES, HeldModel
 from flexrlhf.planning.costs.lengths import Lengths
@@ -144,7 +145,7 @@ class Decoder:
         """Adds the gather of all weights, where each step needs one."""
         if self.engine.mode != "per_token":
             return work_s
-        gather_s = all_gather_s(self.model.gathered_bytes, self.shard_group, self.calibration)
+        gather_s = gather_weights_s(self.model, self.shard_group, self.calibration)
         return work_s + gather_s - self.calibration.overlap * min(work_s, gather_s)
 
     def _reduce_s(self, tokens: float) -> float:

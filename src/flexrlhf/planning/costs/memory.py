@@ -27,6 +27,11 @@ _NORM_BYTES: Final = 4
 """Of a number inside a norm: `transformers` casts its input to float32."""
 _LIVE_GRADIENTS: Final = 0.5
 """Part of a layer's activations whose gradients are alive at once: backward frees as it goes."""
+_GRADIENTS_SHARDED: Final = 2
+"""The ZeRO stage that shards gradients, but whole weights compute."""
+_BUCKET_PARAMS: Final = 5e8
+"""Gradients that ZeRO-2 collects before it reduces them. Source: DeepSpeed, `reduce_bucket_size`;
+EleutherAI's cookbook counts it likewise."""
 _LOGIT_COPIES: Final = 10
 """Bytes per logit in training: bfloat16 logits, float32 copy, float32 gradient."""
 
@@ -140,11 +145,19 @@ def train_bytes(model: HeldModel, layout: Layout, *, tokens: float, logit_tokens
         "activation gradients": _LIVE_GRADIENTS * whole_layer,
     }
     if layout.zero_stage >= 2 and layout.shard > 1:
-        found["whole gradients"] = model.gradient_bytes / shape.layers / layout.tensor
+        found["whole gradients"] = _whole_gradients(model, layout)
     if model.has_vocabulary_head:
         alive = min(tokens, logit_tokens)
         found["logits"] = alive * shape.vocab * _LOGIT_COPIES / layout.tensor
     return found | _gathered_layers(model, layout)
+
+
+def _whole_gradients(model: HeldModel, layout: Layout) -> float:
+    """Gradients on the way to their owners: a layer's, or under ZeRO-2 a bucket of them."""
+    own = model.gradient_bytes / layout.tensor / layout.pipeline
+    if layout.zero_stage == _GRADIENTS_SHARDED:
+        return min(own, _BUCKET_PARAMS * DTYPE_BYTES[model.weight_dtype])
+    return model.gradient_bytes / model.shape.layers / layout.tensor
 
 
 def _gathered_layers(model: HeldModel, layout: Layout) -> Bytes:

@@ -13,6 +13,7 @@ from flexrlhf.planning.costs.collectives import (
     late_s,
     reduce_scatter_s,
 )
+from flexrlhf.planning.costs.gathering import gather_weights_s
 from flexrlhf.planning.costs.groups import CommunicationGroup
 from flexrlhf.planning.costs.held_model import DTYPE_BYTES, HeldModel
 from flexrlhf.planning.costs.layout import Layout
@@ -110,9 +111,8 @@ class Passes:
         """Once through all weights of a replica under ZeRO-3."""
         if self.layout.zero_stage < 3 or self.shard_group.size == 1:
             return 0.0
-        own = self.model.gathered_bytes / (self.layout.tensor * self.layout.pipeline)
-        gather_s = all_gather_s(own, self.shard_group, self.calibration)
-        return gather_s + self.model.shape.layers * late_s(self.shard_group, self.calibration)
+        parts = self.layout.tensor * self.layout.pipeline
+        return gather_weights_s(self.model, self.shard_group, self.calibration, parts=parts)
 
     def _scatter_s(self) -> float:
         """The gradients of a micro-batch under ZeRO-2 and 3."""
