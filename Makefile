@@ -9,7 +9,7 @@ PIP_OPTIONS ?=
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt $(PIP_OPTIONS)
 WHEELS := .cache/wheels
 
-.PHONY: demo demo-seeds smollm2 test check accuracy paper own-runs chaos lint types contracts docs clean
+.PHONY: demo demo-seeds smollm2 test check accuracy paper planner-study own-runs chaos lint types contracts docs clean
 
 $(VENV)/.train: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -60,6 +60,10 @@ accuracy: $(VENV)/.train
 
 paper: $(VENV)/.train
 	$(BIN)/python benchmarks/paper/paper.py
+
+# Measures how long planning takes too, so nothing else should run.
+planner-study: $(VENV)/.train
+	$(BIN)/python benchmarks/planner/study.py
 
 own-runs: $(WHEELS)/.smollm2
 	$(BIN)/python benchmarks/accuracy/own_runs.py --wheels $(WHEELS)

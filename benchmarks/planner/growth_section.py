@@ -1,0 +1,70 @@
+"""What the page says of the time that planning takes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from spread import table
+
+GOAL_S: Final = 10.0
+"""For 1,024 devices with four 70B roles, on two cores."""
+
+
+def growth_section(growth: Mapping[str, Any]) -> Iterator[str]:
+    """Returns the section."""
+    machine, sizes = growth["machine"], growth["sizes"]
+    yield from [
+        "## How long planning takes",
+        "",
+        "**Measured**, not simulated: the whole command `flexrlhf plan --json` on"
+        " `examples/plans/ppo-70b-1024-h100.yaml`, four 70B models, with as many H100 as stand in"
+        " the table and four samples per device. Medians of"
+        f" {growth['runs']} runs, one after the other, on {machine['processor']},"
+        f" {machine['cores']} cores (the command uses one), Python {machine['python']}, commit"
+        f" {machine['commit']}."
+        " `python benchmarks/planner/study.py --only growth` measures again.",
+        "",
+    ]
+    header = ("devices", "answer", "command, s", "of it the search, s", "CPU, s", "memory, MiB")
+    yield from table(header, map(_line, sizes))
+    yield from [_goal(sizes), "", _growth(sizes), ""]
+    yield from ["![Time of a plan by devices](images/planner-study/growth.svg)", ""]
+
+
+def _line(size: Mapping[str, Any]) -> tuple[object, ...]:
+    search = size.get("search_seconds")
+    return (
+        size["devices"],
+        size["answer"],
+        f"{size['seconds']:.2f}",
+        "-" if search is None else f"{search:.2f}",
+        f"{size['cpu_seconds']:.2f}",
+        f"{size['mebibytes']:.0f}",
+    )
+
+
+def _goal(sizes: Sequence[Mapping[str, Any]]) -> str:
+    largest = sizes[-1]
+    is_met = "met" if largest["seconds"] < GOAL_S else "missed"
+    return (
+        f"The goal for 1,024 devices is {GOAL_S:g} s: {is_met} at {largest['devices']} devices with"
+        f" {largest['seconds']:.1f} s."
+    )
+
+
+def _growth(sizes: Sequence[Mapping[str, Any]]) -> str:
+    """The exponent between the smallest and the largest cluster on which something fits."""
+    answered = [size for size in sizes if size.get("search_seconds")]
+    if len(answered) < 2:
+        return "Too few sizes have an answer to say how the time grows."
+    first, last = answered[0], answered[-1]
+    factor = last["devices"] / first["devices"]
+    slower = last["search_seconds"] / first["search_seconds"]
+    power = math.log(slower) / math.log(factor)
+    return (
+        f"From {first['devices']} to {last['devices']} devices, {factor:g} times as many, the"
+        f" search takes {slower:.1f} times as long: it grows with the power {power:.2f} of the"
+        " devices."
+    )
