@@ -10,7 +10,7 @@ from typing import Final
 
 from baselines import GATHER_ONCE, PER_TOKEN, TENSOR_PARALLEL
 from compared import Scene, outcome
-from numbers_of_paper import figure_1, figure_7
+from numbers_of_figures import figure_1, figure_7
 from remains_tables import PICTURE
 from work import LENGTHS
 

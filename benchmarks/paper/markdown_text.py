@@ -50,13 +50,17 @@ def rate(value: float | None) -> str:
 
 
 def spread(values: Sequence[float], unit: str = "x") -> str:
-    """Returns the least and the largest of some factors, as in 0.55x to 0.56x."""
+    """Returns the least and the largest of some factors, as in 0.55x to 0.56x; none is a dash."""
+    if not values:
+        return "-"
     low, high = f"{min(values):.2f}{unit}", f"{max(values):.2f}{unit}"
     return low if low == high else f"{low} to {high}"
 
 
 def percent_spread(values: Sequence[float]) -> str:
     """Returns the same for shares, in whole percent."""
+    if not values:
+        return "-"
     low, high = f"{100 * min(values):.0f} %", f"{100 * max(values):.0f} %"
     return low if low == high else f"{low} to {high}"
 

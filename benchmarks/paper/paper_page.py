@@ -7,14 +7,8 @@ from collections.abc import Iterator
 from assumed import assumptions
 from figures import EXAMPLES
 from markdown_text import items, paragraph
-from numbers_of_paper import (
-    before_after,
-    figure_1_table,
-    figure_7_table,
-    table_1,
-    table_2,
-    table_5,
-)
+from numbers_of_figures import figure_1_table, figure_7_table
+from numbers_of_tables import before_after, table_1, table_2, table_5
 from orderings import contradicted
 
 

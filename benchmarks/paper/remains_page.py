@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from baselines import COLOCATED, INTERLEAVED_1, REWARD_ON_ONE
 from compared import FAIR, LARGE_WAYS, TWO_NODES_WAYS
+from critics import verdicts
 from markdown_text import items, model_name, paragraph, table
 from remains_tables import disaggregation, interleaving, reward, shares, two_nodes
 from survival import survival
-from verdict import verdicts
 from work import LENGTHS, SAMPLES_PER_DEVICE
 
 

@@ -19,13 +19,16 @@ PUBLISHED = ROOT / "benchmarks" / "published" / "published_throughput.csv"
 TABLE_2 = ("flex-t1-023", "flex-t1-024", *(f"flex-t2-00{row}" for row in range(3, 9)))
 OF_TABLES = re.compile(r"flex-t[125]-\d+")
 
+ROUNDED = 0.0051
+"""By how much a printed factor may differ from what was judged."""
+
 Rows = list[dict[str, str]]
 
 
 @pytest.fixture(scope="module")
 def code() -> Iterator[dict[str, ModuleType]]:
     """The modules that write the pages."""
-    names = ("numbers_of_paper", "figures", "compared", "baselines", "verdict", "work")
+    names = ("numbers_of_tables", "figures", "compared", "baselines", "verdict", "work")
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(ROOT / "benchmarks" / "paper")
         yield {name: importlib.import_module(name) for name in names}
@@ -94,7 +97,7 @@ def test_simulated_numbers_are_those_of_the_command_predict(
     app.predict(cases, out)
     with out.open(newline="") as file:
         answers = {row["id"]: float(row["predicted"]) for row in csv.DictReader(file)}
-    rates, gains = tables(code["numbers_of_paper"].table_2())
+    rates, gains = tables(code["numbers_of_tables"].table_2())
     shown = [float(row[f"{size} simulated"]) for row in rates for size in ("33B", "65B")]
     assert shown == pytest.approx([answers[name] for name in TABLE_2], rel=0.01)
     gain = answers["flex-t2-003"] / answers["flex-t1-023"]
@@ -168,8 +171,10 @@ def test_what_survives_follows_from_the_page_itself():
         fair = [cell for name, cell in row.items() if "fair" in name and cell != "-"]
         lows, highs = zip(*map(ends, fair), strict=True)
         survives = row["survives"].strip("*")
-        assert (survives == "yes") == (min(lows) > 1.03)
-        assert (survives == "no") == (max(highs) <= 1.03)
+        assert survives == "yes" or min(lows) < 1.03 + ROUNDED
+        assert survives == "no" or max(highs) > 1.03 - ROUNDED
+        assert survives != "yes" or min(lows) > 1.03 - ROUNDED
+        assert survives != "no" or max(highs) < 1.03 + ROUNDED
     factors = [
         float(row["best fair"].split()[0])
         for row in section("what-remains.md", "Disaggregation")[0]
