@@ -15,7 +15,7 @@ from flexrlhf.planning.search.request import PlanRequest
 
 DIMENSIONS: Final[Mapping[str, Sequence[Any]]] = {
     "algorithm": ("ppo", "grpo"),
-    "model": ("qwen2.5-7b", "llama-13b", "llama-33b", "qwen2.5-32b", "llama3.1-70b"),
+    "model": ("qwen2.5-7b", "llama-13b", "llama-33b", "llama3.1-70b"),
     "trained": ("all weights", "LoRA"),
     "pool": ("A100", "H100", "H100 + A100", "A100 + V100"),
     "devices": (8, 16, 32, 64, 128, 256),
@@ -26,12 +26,11 @@ DIMENSIONS: Final[Mapping[str, Sequence[Any]]] = {
     "staleness": (0, 1),
 }
 """Each value of a dimension stands in equally many cases, in an order of its own."""
-NUM_CASES: Final = 120
+NUM_CASES: Final = 108
 _TENTHS: Final = {
     "qwen2.5-7b": "qwen2.5-0.5b",
     "llama-13b": "qwen2.5-1.5b",
     "llama-33b": "llama3.2-3b",
-    "qwen2.5-32b": "llama3.2-3b",
     "llama3.1-70b": "qwen2.5-7b",
 }
 _TYPES: Final = {"A100": "A100-80G", "H100": "H100-80G", "V100": "V100-32G"}

@@ -9,8 +9,9 @@ from cases import request_of
 from comparing import OWN, Comparison, fastest
 
 MODELS: Final = ("llama-7b", "llama-13b", "llama-33b", "llama-65b")
-TRAINED: Final = ("LoRA", "all weights")
 DEVICES: Final = (8, 16, 32, 64, 128, 256, 512)
+TRAINED: Final = {"LoRA": DEVICES, "all weights": DEVICES[::2]}
+"""Sizes of clusters by what is trained."""
 _SAMPLES: Final = 24
 """Of an iteration per device, as in `examples/plans/paper-4x8-a100.yaml`: the paper's largest batch
 for 7B."""
@@ -59,8 +60,8 @@ class Scene:
 
 def scenes(most_devices: int = DEVICES[-1]) -> list[Scene]:
     """Returns every model on every cluster up to a size, the largest first."""
-    found = [Scene(m, t, n) for n in reversed(DEVICES) for m in MODELS for t in TRAINED]
-    return [scene for scene in found if scene.devices <= most_devices]
+    sizes = [n for n in reversed(DEVICES) if n <= most_devices]
+    return [Scene(m, t, n) for n in sizes for m in MODELS for t in TRAINED if n in TRAINED[t]]
 
 
 def compared(scene: Scene) -> dict[str, Any]:

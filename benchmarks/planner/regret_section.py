@@ -107,12 +107,17 @@ def _rules(fitting: Sequence[Row]) -> Iterator[str]:
 
 def _branches(fitting: Sequence[Row]) -> Iterator[str]:
     header = ("the rule says", "cases", "the best says the same", "median", "90th", "largest")
-    names = sorted({row["guideline"]["strategy"] for row in fitting})
     lines: list[tuple[object, ...]] = []
-    for name in names:
-        held = [row for row in fitting if row["guideline"]["strategy"] == name]
-        same = sum(winner(row) == name for row in held)
-        lines.append((name, len(held), same, *spread_cells(_known(held))))
+    for name in sorted({row["guideline"]["strategy"] for row in fitting}):
+        for staleness, mode in enumerate(("synchronous", "one round stale")):
+            held = [
+                row
+                for row in fitting
+                if row["guideline"]["strategy"] == name and row["case"]["staleness"] == staleness
+            ]
+            same = sum(winner(row) == name for row in held)
+            said = f"{name}, {mode}"
+            lines.append((said, len(held), same, *spread_cells(_known(held))))
     yield from table(header, lines)
 
 

@@ -10,6 +10,7 @@ from growth_section import growth_section
 from regret_section import guideline_regret, regret_section, winner, words
 from share_section import share_section
 from spread import percent, table
+from summary_section import summary_section
 
 
 def markdown(numbers: Mapping[str, Any]) -> str:
@@ -23,6 +24,7 @@ def markdown(numbers: Mapping[str, Any]) -> str:
         " [planner-accuracy.md](planner-accuracy.md). Only the section on the time of planning is"
         " measured.",
         "",
+        *summary_section(numbers),
     ]
     if "regret" in numbers:
         lines += [*regret_section(numbers["regret"]), *share_section(numbers["regret"])]
