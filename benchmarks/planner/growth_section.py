@@ -9,7 +9,8 @@ from typing import Any, Final
 from spread import table
 
 GOAL_S: Final = 10.0
-"""For 1,024 devices with four 70B roles, on two cores."""
+GOAL_DEVICES: Final = 1024
+"""With four 70B roles, on two cores."""
 
 
 def growth_section(growth: Mapping[str, Any]) -> Iterator[str]:
@@ -48,11 +49,14 @@ def _line(size: Mapping[str, Any]) -> tuple[object, ...]:
 def goal_words(sizes: Sequence[Mapping[str, Any]]) -> str:
     """Returns whether the largest cluster was planned in time."""
     largest = sizes[-1]
-    is_met = "met" if largest["seconds"] < GOAL_S else "missed"
-    return (
+    took = (
         f"Planning four 70B models on {largest['devices']} devices took {largest['seconds']:.1f} s"
-        f" all in all, measured; the goal of {GOAL_S:g} s for 1024 devices is {is_met}."
+        " all in all, measured"
     )
+    if largest["devices"] != GOAL_DEVICES:
+        return f"{took}."
+    is_met = "met" if largest["seconds"] < GOAL_S else "missed"
+    return f"{took}; the goal of {GOAL_S:g} s is {is_met}."
 
 
 def _growth(sizes: Sequence[Mapping[str, Any]]) -> str:
