@@ -28,7 +28,8 @@ class IterationBound:
     All generation and scoring comes before all training, with a barrier between: so where
     iterations do not overlap, the busiest device before and the busiest device behind it add up.
     The last part of a rollout is scored when all generation is over, and the next iteration waits
-    for the new weights.
+    for the new weights. What a role takes in the stage `sync` is left out: where another group
+    still trains, it costs nothing.
     """
 
     meetings: Sequence[Sequence[Role]]
@@ -44,8 +45,9 @@ class IterationBound:
         """Returns the bound with these times; what has none takes none."""
         if self.overlaps:
             busy: dict[Role, float] = {}
-            for (role, _), seconds in times.items():
-                busy[role] = busy.get(role, 0.0) + seconds
+            for (role, stage), seconds in times.items():
+                if stage != "sync":
+                    busy[role] = busy.get(role, 0.0) + seconds
             return self._busiest(busy)
         before_s, after_s = self.sides(times)
         return before_s + after_s
@@ -56,7 +58,7 @@ class IterationBound:
         for (role, stage), seconds in times.items():
             if stage == "train":
                 after[role] = after.get(role, 0.0) + seconds
-            else:
+            elif stage != "sync":
                 before[role] = before.get(role, 0.0) + seconds
             if stage == "score":
                 scoring[role] = seconds
@@ -84,7 +86,7 @@ class IterationBound:
             others: what all other roles take at least.
             limit_s: seconds of an iteration.
         """
-        stages = {stage for (_, stage), seconds in own.items() if seconds > 0}
+        stages = {stage for (_, stage), seconds in own.items() if seconds > 0} - {"sync"}
         if self.overlaps or ("train" in stages and len(stages) > 1):
             return limit_s
         before_s, after_s = self.sides(others)

@@ -68,7 +68,7 @@ class Candidate:
     stage_s: Times
     """What it takes in each stage, at least, with the room that they leave."""
     busy_s: float
-    """All stages together."""
+    """All stages together but for the installation of weights, which the bound leaves out."""
 
 
 def candidates(
@@ -99,7 +99,7 @@ def _fitting(
     found: list[Candidate] = []
     for option in options[role]:
         stage_s = option.times(room - option.resting_bytes)
-        busy_s = sum(stage_s.values())
+        busy_s = sum(seconds for (_, stage), seconds in stage_s.items() if stage != "sync")
         if math.isfinite(busy_s):
             found.append(Candidate(option, stage_s, busy_s))
     return sorted(found, key=lambda candidate: candidate.busy_s)

@@ -78,6 +78,8 @@ class RoleWork:
             once_s = taken.compute_s + self._request.calibration.task_s + taken.communication_s
             key = self._placed.role, stage
             found[key] = found.get(key, 0.0) + count * once_s
+        if installed_s := self._seconds.install_s():
+            found[self._placed.role, "sync"] = installed_s
         return found
 
     def bytes(self, stage: Stage, samples: int) -> float:
