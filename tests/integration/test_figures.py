@@ -154,6 +154,14 @@ def test_figure_4_scores_a_micro_batch_when_it_is_there_while_later_ones_are_not
         assert end(planned.work("generate", part=later)) > end(scored)
 
 
+@pytest.mark.parametrize(("name", "worker"), [("figure4a", 3), ("figure4b", 6)])
+def test_figure_4_never_lets_those_that_generate_wait(name: str, worker: int):
+    planned = figure(name)
+    (bar,) = bars(s for s in planned.on(worker) if s.stage in ("generate", "score"))
+    assert bar[0] == start(planned.work("generate"))
+    assert bar[1] > end(planned.work("generate"))
+
+
 @pytest.mark.parametrize("name", ["figure4a", "figure4b"])
 def test_figure_4_has_one_bar_of_weights_per_round_on_each_worker_that_infers(name: str):
     planned = figure(name)
