@@ -38,6 +38,11 @@ def figure_1() -> dict[str, tuple[float, float]]:
     return {part: (cell.published, cell.simulated) for part, cell in found.items()}
 
 
+def figure_1_case() -> str:
+    """Returns what is assumed for Figure 1, which names no configuration."""
+    return "; ".join(cells()[_PARTS["Generation"]].assumptions)
+
+
 def figure_1_table() -> list[str]:
     """Returns the shares of Figure 1 and those of the table behind Figure 2."""
     shares = dict(figure_1())

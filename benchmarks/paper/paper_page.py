@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from assumed import assumptions
 from figures import EXAMPLES
 from markdown_text import items, paragraph
-from numbers_of_figures import figure_1_table, figure_7_table
+from numbers_of_figures import figure_1_case, figure_1_table, figure_7_table
 from numbers_of_tables import before_after, table_1, table_2, table_5
 from orderings import contradicted
 
@@ -69,6 +69,7 @@ def _figure_1(images: str) -> Iterator[str]:
     yield f"![Shares of an iteration, published and simulated]({images}/figure1.svg)"
     yield ""
     yield from figure_1_table()
+    yield from paragraph(f"The figure names no configuration; simulated is: {figure_1_case()}.")
 
 
 def _layouts(images: str) -> Iterator[str]:
