@@ -36,7 +36,7 @@ FITTED: Final[Mapping[str, tuple[str, ...]]] = {
         "forward_efficiency",
         "decode_bandwidth",
         "launch_s",
-        "collective_s",
+        "fetch_s",
         "link_efficiency",
         "network_efficiency",
         "congestion",

@@ -32,6 +32,10 @@ class Calibration:
     their work. Source: PyTorch eager, 5 to 30 microseconds with the Python of a model around it."""
     collective_s: float = 3.0e-5
     """Seconds that a collective takes beside its ring: launch, and members that come late."""
+    fetch_s: float = 1.0e-4
+    """Seconds of the host for each fetch of sharded weights: hooks around modules, coalescing,
+    freeing. Source: PyTorch and DeepSpeed do it in Python, some ten calls of `launch_s` and less.
+    """
     decode_layer_s: float = 1.5e-5
     """Seconds per layer of a decode step whose launches are captured, beside its traffic."""
     step_s: float = 2.0e-3

@@ -28,4 +28,4 @@ def gather_weights_s(
     layers = model.shape.layers
     fetches = layers * ceil(model.num_params / layers / parts / _FETCHED_PARAMS)
     gather_s = all_gather_s(model.gathered_bytes / parts, group, calibration)
-    return gather_s + fetches * late_s(group, calibration)
+    return gather_s + fetches * (late_s(group, calibration) + calibration.fetch_s)

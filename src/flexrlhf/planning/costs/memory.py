@@ -21,6 +21,9 @@ Bytes = dict[str, float]
 
 _GATHERED_LAYERS: Final = 2
 """Layers whose gathered weights are alive at once: the one at work and the one prefetched."""
+_STATE_BYTES: Final = 4
+"""Of a number in a recurrent state. Source: vLLM and `transformers` hold those of Mamba and of
+gated delta-nets in float32."""
 _NORMS: Final = 2
 """Of a layer, before attention and before the MLP."""
 _NORM_BYTES: Final = 4
@@ -97,6 +100,8 @@ def generation_bytes(
         / (split * pipeline),
         "logits": samples * shape.vocab * 4.0 / engine.tensor,
     }
+    if shape.state_values:
+        found["states"] = samples * shape.state_values * _STATE_BYTES / (engine.tensor * pipeline)
     whole = shape.num_params * DTYPE_BYTES[model.compute_dtype] / pipeline
     if engine.mode == "per_token":
         found["gathered layers"] = _GATHERED_LAYERS * whole / shape.layers

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import cached_property, lru_cache
+from typing import Final
 
 from flexrlhf.core.names import SHADOWS
 from flexrlhf.planning.cluster.cluster import Cluster
@@ -26,6 +27,9 @@ from flexrlhf.planning.costs.workload import Workload
 from flexrlhf.planning.placement.placed_role import PlacedRole
 from flexrlhf.planning.workflow.graph import Operation
 from flexrlhf.planning.workflow.shape import IterationShape
+
+_WEIGHTS_SHARDED: Final = 3
+"""The ZeRO stage that shards weights."""
 
 
 class RoleSeconds:
@@ -158,13 +162,29 @@ class RoleSeconds:
         return float(max(1, -(-per_replica // micro_batch)))
 
     def _gather_s(self) -> float:
-        """Sharded weights gathered once before a round of generation."""
+        """Weights brought into the engine's layout before a round of generation."""
         placed = self._placed
         engine, layout = placed.engine, placed.layout
-        if engine is None or engine.mode == "per_token" or layout.zero_stage < 3:
+        if engine is None or engine.mode == "per_token":
             return 0.0
+        if layout.zero_stage < _WEIGHTS_SHARDED:
+            is_resharded = engine.has_own_copy and layout.weight_parts > 1
+            return self._resharded_s() if is_resharded else 0.0
         own = placed.model.gathered_bytes / engine.tensor / placed.engine_pipeline
         return all_gather_s(own, self._passes.shard_group, self._calibration)
+
+    def _resharded_s(self) -> float:
+        """Every weight of a split model on its way past all of the engine's devices.
+
+        Source: verl's and NeMo-RL's exports to an engine on the same devices: tensor after tensor
+        is gathered over pipeline stages and tensor-parallel parts, and each engine keeps its own.
+        """
+        placed, calibration = self._placed, self._calibration
+        everyone = data_group(self._cluster, placed.devices, Layout(data=len(placed.devices)))
+        gathered_s = all_gather_s(placed.model.weight_bytes, everyone, calibration)
+        is_inside = everyone.between is None
+        reached = calibration.link_efficiency if is_inside else calibration.network_efficiency
+        return gathered_s * reached / calibration.sync_efficiency
 
     def _shards(self) -> CommunicationGroup:
         placed = self._placed

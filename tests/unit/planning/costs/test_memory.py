@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from flexrlhf.planning.costs.held_model import HeldModel
@@ -103,3 +105,11 @@ def test_zero_2_collects_a_bucket_of_gradients():
     found = train_bytes(adapters, Layout(data=8, shard=8, zero_stage=2), tokens=1, logit_tokens=1)
     # LoRA of rank 8 on all linear layers: 8 * 32 * (4 * 8192 + 3 * 15104) parameters.
     assert found["whole gradients"] == 2 * 8 * 32 * (4 * 8192 + 3 * 15104)
+
+
+def test_recurrent_states_take_the_same_for_any_length():
+    shape = replace(SHAPE, recurrent_layers=0, state_values=1_000_000)
+    found = generation_bytes(HeldModel(shape), Layout(), Engine(), samples=3, tokens=7)
+    assert found["states"] == 3 * 1_000_000 * 4
+    longer = generation_bytes(HeldModel(shape), Layout(), Engine(), samples=3, tokens=700)
+    assert longer["states"] == found["states"]
