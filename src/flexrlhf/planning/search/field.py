@@ -56,7 +56,6 @@ class Field:
         cuts: Cuts,
         *,
         known: Known,
-        exhaustive: bool,
     ) -> None:
         self.cuts = cuts
         self._request = request
@@ -64,14 +63,13 @@ class Field:
         plan = bare_plan(arrangement, cuts)
         self._shape = iteration_shape(request, plan)
         self.graph_of = graph_source(request, plan, self._shape)
-        self._finder = RoleOptions(request, arrangement, self.graph_of(0), self._shape)
+        finder = RoleOptions(request, arrangement, self.graph_of(0), self._shape)
         self._known = known
         self._options: dict[Role, list[Option]] = {}
         for role in arrangement.devices:
             key = self._key(role)
             if key not in known.options:
-                find = self._finder.all_of if exhaustive else self._finder.of
-                known.options[key] = find(role)
+                known.options[key] = finder.of(role)
             self._options[role] = known.options[key]
         self.pools = pools_of(arrangement.devices)
         self.least: Combination | None = None

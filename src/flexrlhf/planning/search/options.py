@@ -1,15 +1,12 @@
-"""What each way to split a role costs, and which ways no plan needs."""
+"""Every way to split a role, and what it takes."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
 
 from flexrlhf.core.names import Role, Stage
 from flexrlhf.planning.placement.arrangement import Arrangement
-from flexrlhf.planning.placement.device_memory import MEMORY_STAGES
 from flexrlhf.planning.placement.plan import RolePlacement
 from flexrlhf.planning.search.bounds import Times
 from flexrlhf.planning.search.degrees import role_placements
@@ -18,9 +15,6 @@ from flexrlhf.planning.search.request import PlanRequest
 from flexrlhf.planning.search.role_work import RoleWork
 from flexrlhf.planning.workflow.graph import Graph, Operation
 from flexrlhf.planning.workflow.shape import IterationShape
-
-SAMPLE_GRID: Final = (1, 4, 16, 64, 256, 1024)
-"""Samples per replica, in a pass or decoded at once, at which options are compared."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,10 +25,6 @@ class Option:
     placement: RolePlacement
     work: RoleWork | None = None
     """None for a role without a model."""
-    profile: tuple[float, ...] = ()
-    """Every time and size that a plan may feel: less in all is never worse."""
-    busy_s: float = 0.0
-    """Seconds of all its tasks in an iteration at the best sizes, whatever memory they take."""
 
     @property
     def resting_bytes(self) -> float:
@@ -68,22 +58,7 @@ class RoleOptions:
         }
 
     def of(self, role: Role) -> list[Option]:
-        """Returns the options of a role, fastest first, without those that another dominates.
-
-        One is left out only if another has at most its time at every size of a pass, and at most
-        its bytes, in every stage.
-        """
-        kept: list[Option] = []
-        profiles: list[tuple[float, ...]] = []
-        for option in self.all_of(role):
-            profile = option.profile
-            if not any(_is_at_most(better, profile) for better in profiles):
-                kept.append(option)
-                profiles.append(profile)
-        return kept
-
-    def all_of(self, role: Role) -> list[Option]:
-        """Returns every option of a role, fastest first; without a model it has only one."""
+        """Returns every way to split a role; without a model it has only one."""
         request, devices = self._request, self._arrangement.devices[role]
         model = request.model_of(role)
         if model is None:
@@ -93,19 +68,10 @@ class RoleOptions:
         placements = role_placements(
             request.cluster, self._arrangement, role, model, generates=generates
         )
-        options = [self._option(role, placement) for placement in placements]
-        return sorted(options, key=lambda option: (option.busy_s, option.profile))
+        return [self._option(role, placement) for placement in placements]
 
     def _option(self, role: Role, placement: RolePlacement) -> Option:
         placed = placed_role(self._request, self._arrangement.devices, role, placement)
         assert placed is not None
         work = RoleWork(self._request, placed, self._shape, self._tasks[role])
-        rows = [work.seconds(placed.micro_batch_samples or size, size) for size in SAMPLE_GRID]
-        sizes = [work.bytes(stage, size) for stage in MEMORY_STAGES for size in SAMPLE_GRID]
-        times = [row[key] for key in rows[0] for row in rows]
-        busy_s = sum(min(row[key] for row in rows) for key in rows[0])
-        return Option(role, placement, work, (work.resting_bytes, *times, *sizes), busy_s)
-
-
-def _is_at_most(profile: Sequence[float], other: Sequence[float]) -> bool:
-    return all(a <= b for a, b in zip(profile, other, strict=True))
+        return Option(role, placement, work)

@@ -112,9 +112,7 @@ class Search:
                 heapq.heappush(heap, (self._floor(field, cuts), next(number), field, cuts))
 
     def _field(self, arrangement: Arrangement, cuts: Cuts) -> Field:
-        return Field(
-            self._request, arrangement, cuts, known=self._known, exhaustive=self._exhaustive
-        )
+        return Field(self._request, arrangement, cuts, known=self._known)
 
     def _floor(self, field: Field, cuts: Cuts) -> float:
         return self._score_of(field.arrangement, field.floor_s(cuts.parts))
