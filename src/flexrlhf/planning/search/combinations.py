@@ -55,9 +55,11 @@ class Combination:
     """What each role takes in each stage, with the largest passes for which they leave room."""
 
     @property
-    def resting_bytes(self) -> float:
-        """Of all roles together."""
-        return sum(option.resting_bytes for option in self.options)
+    def least_bytes(self) -> float:
+        """What lies on a device of all roles, and what the hungriest adds at least."""
+        resting = sum(option.resting_bytes for option in self.options)
+        added = (option.least_bytes - option.resting_bytes for option in self.options)
+        return resting + max(added, default=0.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +110,7 @@ def _fitting(
 class Combinations:
     """The combinations that may fit, in the order of their bounds.
 
-    Where none may, there is the one that rests on least memory, to say what is lacking.
+    Where none may, there is one of the leanest options, to say what is lacking.
 
     A heap over neighbours goes through the candidates by the time of the busiest device, which
     grows with every candidate and is never more than the bound.
@@ -141,7 +143,7 @@ class Combinations:
                 has_any = True
                 yield combination
         if not has_any:
-            leanest = (min(held, key=lambda o: o.resting_bytes) for held in self._options.values())
+            leanest = (min(held, key=lambda o: o.least_bytes) for held in self._options.values())
             yield Combination(tuple(leanest), math.inf, {})
 
     def _by_bound(self) -> Iterator[Combination]:

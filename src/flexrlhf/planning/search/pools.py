@@ -32,7 +32,7 @@ class PoolFront:
     ) -> None:
         self.choices: list[Combination] = []
         self.least: Combination | None = None
-        """The combination that rests on least memory, where none fits."""
+        """The combination that needs least memory, where none fits."""
         self._times: list[dict[object, float]] = []
         self._combinations = iter(combinations)
         self._next = next(self._combinations, None)
@@ -95,10 +95,10 @@ def pools_of(devices: Mapping[Role, tuple[int, ...]]) -> list[tuple[Role, ...]]:
 
 
 def smaller(best: Combination | None, other: Combination) -> Combination:
-    """Returns the combination that rests on less memory."""
+    """Returns the combination that needs less memory."""
     if best is None:
         return other
-    return min(best, other, key=lambda combination: combination.resting_bytes)
+    return min(best, other, key=lambda combination: combination.least_bytes)
 
 
 def joined(

@@ -52,6 +52,11 @@ class RoleWork:
         self._times: dict[tuple[int, int], tuple[float, Times]] = {}
         self.resting_bytes = max(kind.resting_bytes for kind in self._memory.kinds)
 
+    @property
+    def least_bytes(self) -> float:
+        """What rests, and what one sample adds in the stage where it adds most."""
+        return self.resting_bytes + max(self.bytes(stage, 1) for stage in MEMORY_STAGES)
+
     def times(self, available_bytes: float) -> Times:
         """Returns the seconds per stage with so many bytes beside what rests.
 

@@ -129,7 +129,7 @@ class Search:
     def _candidates(self, field: Field, limit: float) -> Iterator[tuple[Plan, Evaluation]]:
         """Evaluates plans in the order of their bounds, while one may still be better.
 
-        Where none fits, the one that rests on least memory is evaluated to say what it lacks.
+        Where none fits, the one that needs least memory is evaluated to say what it lacks.
         """
         first: Plan | None = None
         if self._exhaustive:
