@@ -53,7 +53,6 @@ class Outcome:
     """None where it does not fit, or where there is no such placement."""
     shares: Mapping[Share, float]
     """Of an iteration, each stage from start to end; more than 1 in all where stages overlap."""
-    why_not: str = ""
 
 
 @cache
@@ -61,11 +60,9 @@ def outcome(scene: Scene, way: Way) -> Outcome:
     """Returns the simulated throughput of a placement."""
     request = work(scene.model, scene.devices, scene.tokens, shares_trunk=scene.shares_trunk)
     found = best_plan(request, way)
-    if found is None:
-        return Outcome(way, None, {}, "no such placement")
-    predicted = found.best.plan.predicted
+    predicted = None if found is None else found.best.plan.predicted
     if predicted is None:
-        return Outcome(way, None, {}, "out of memory")
+        return Outcome(way, None, {})
     shares = {s: seconds / predicted.iteration_s for s, seconds in predicted.stage_s.items()}
     return Outcome(way, predicted.samples_per_s, shares)
 
