@@ -43,7 +43,7 @@ class Course:
         """Seconds of an iteration; what staleness forbids to hide comes on top of training."""
         simulated_s = self.simulation.iteration_s
         busy_s = simulated_s - self.trainer_idle_s()
-        return max(simulated_s, busy_s + self.unhidden_s())
+        return max(simulated_s, busy_s + self.unhidden_s()) + self.resync_s()
 
     @cached_property
     def stages_s(self) -> dict[Share, float]:
@@ -81,6 +81,21 @@ class Course:
         is_apart = "shadow_actor" in self.setting.plan.placement
         return (1 - share) * self.stage_s("generate") if is_apart and 0 < share < 1 else 0.0
 
+    def resync_s(self) -> float:
+        """Returns the transfers of weights within an iteration, beyond the one at its end.
+
+        A trainer that hands over its weights after every few updates waits for each. Source: verl,
+        fully asynchronous trainer: an update of its counter takes `require_batches` mini-batches.
+        """
+        variant = self.setting.case.variant
+        every = _count(variant.get("sync_every", ""))
+        if "shadow_actor" not in self.setting.plan.placement or not every:
+            return 0.0
+        workload = self.setting.request.workload
+        fetched = _count(variant.get("require_batches", "")) or 1
+        transfers = workload.mini_batches * workload.epochs / (every * fetched)
+        return max(0.0, transfers - 1) * self.stage_s("sync")
+
     def trainer_idle_s(self) -> float:
         """Returns the seconds per iteration in which the devices that train only wait."""
         actor = next(g for g in self.simulation.groups if "actor" in g.roles)
@@ -96,6 +111,10 @@ class Course:
             if is_meant(item):
                 total_s += end_s - start_s
         return total_s / window.num_iterations
+
+
+def _count(text: str) -> int:
+    return int(text) if text.isdecimal() else 0
 
 
 def course_of(setting: Setting) -> Course:

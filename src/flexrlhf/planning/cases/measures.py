@@ -101,7 +101,7 @@ def _wait_s(course: Course, _: Assumptions) -> float:
     fetched = setting.case.variant.get("require_batches", "")
     first = int(fetched) / setting.request.workload.mini_batches if fetched.isdecimal() else 0.0
     first_s = min(1.0, first) * course.stage_s("generate")
-    return max(course.trainer_idle_s(), first_s, course.unhidden_s())
+    return max(course.trainer_idle_s(), first_s, course.unhidden_s()) + course.resync_s()
 
 
 def _overhead_s(course: Course, _: Assumptions) -> float:

@@ -104,3 +104,16 @@ def test_a_split_trainer_sends_all_weights_past_its_own_engine(row):
     # fifth more for the doubling of nodes.
     once_s = 15 / 16 * 2 * 68_976_648_192 / 400e9 * 1.2
     assert seconds(0.25) - seconds(0.5) == pytest.approx(once_s * (4 - 2), rel=0.01)
+
+
+def test_a_trainer_waits_for_every_transfer_of_its_weights(row):
+    def seconds(metric, variant=""):
+        changes = {"strategy": "async_disaggregated", "system": "verl", "num_minibatches": "8"}
+        return predict_row(row(metric=metric, variant=variant, **changes), 2).value
+
+    # Eight updates with a transfer after every second one: four, of which one ends the iteration.
+    more_s = seconds("iteration_time", "sync_every=2") - seconds("iteration_time")
+    assert more_s == pytest.approx(3 * seconds("weight_sync_time"), rel=1e-6)
+    assert seconds("iteration_time", "sync_every=8") == seconds("iteration_time")
+    fetched = "sync_every=2;require_batches=4"
+    assert seconds("iteration_time", fetched) == seconds("iteration_time")
