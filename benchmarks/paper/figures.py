@@ -52,8 +52,10 @@ class Example:
 
 
 def _by_role(span: Span) -> str:
-    """Generation, and the role at work otherwise."""
-    return "generate" if span.stage == "generate" else span.role or span.stage
+    """Generation, and the role at work otherwise, short enough for its box."""
+    if span.stage == "generate":
+        return "generate"
+    return "ref." if span.role == "reference" else span.role or span.stage
 
 
 def _by_part(span: Span) -> str:
