@@ -154,12 +154,21 @@ def _flops(course: Course, *, factor: float, role: Role = "actor") -> float:
 
 
 def _mfu(course: Course, _: Assumptions) -> float:
-    request = course.setting.request
+    """Operations as trainers count them: no recomputation, and attention to every position.
+
+    Source: PaLM, arXiv 2204.02311, appendix B: 6 N + 12 layers x width x length for a token;
+    prime-rl's and verl's counters do the same.
+    """
+    request, actor = course.setting.request, course.setting.request.models["actor"]
     passes_s = course.operation_s("forward_backward", "actor") + course.setting.written_s
     train_s = passes_s / request.workload.epochs
-    peak = request.cluster.device_type(0).peak_flops(request.models["actor"].compute_dtype)
+    peak = request.cluster.device_type(0).peak_flops(actor.compute_dtype)
     devices = len(course.setting.plan.placement["actor"].devices)
-    return _flops(course, factor=3) / train_s / devices / peak
+    length = 2 * request.workload.mean_context
+    per_token = 6 * actor.shape.num_active_params
+    per_token += 12 * actor.shape.layers * actor.shape.hidden * length
+    tokens = request.workload.num_samples * request.workload.mean_tokens
+    return per_token * tokens / train_s / devices / peak
 
 
 def _teraflops(course: Course, *, factor: float, seconds: float) -> float:

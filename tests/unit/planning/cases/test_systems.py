@@ -117,3 +117,22 @@ def test_a_trainer_waits_for_every_transfer_of_its_weights(row):
     assert seconds("iteration_time", "sync_every=8") == seconds("iteration_time")
     fetched = "sync_every=2;require_batches=4"
     assert seconds("iteration_time", fetched) == seconds("iteration_time")
+
+
+def test_utilisation_counts_operations_as_palm_does(row):
+    alone = {
+        "strategy": "trainer_only",
+        "system": "verl",
+        "actor_model": "llama2-7b",
+        "sequence_tokens_total": "4096",
+        "train_batch_samples": "8",
+        "num_minibatches": "1",
+        "prompts_per_iteration": "",
+    }
+    alone |= {
+        f"{part}_tokens_{which}": "" for part in ("prompt", "response") for which in ("mean", "max")
+    }
+    rate = predict_row(row(metric="train_tokens_per_s", **alone), 2).value
+    share = predict_row(row(metric="mfu", **alone), 2).value
+    per_token = 6 * 6_738_415_616 + 12 * 32 * 4096 * 4096
+    assert share == pytest.approx(rate * per_token / 8 / 312e12, rel=1e-3)
