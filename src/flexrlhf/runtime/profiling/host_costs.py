@@ -6,7 +6,7 @@ of two sizes tell its parts from each other.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -25,7 +25,14 @@ from flexrlhf.planning.workflow.graph import Task
 from flexrlhf.runtime.generation import Generator
 from flexrlhf.runtime.measurements import Measurements
 from flexrlhf.runtime.profiling.smallest_run import tokenizer
-from flexrlhf.runtime.profiling.subjects import counts, llama, samples, trainer
+from flexrlhf.runtime.profiling.subjects import (
+    VOCABULARY,
+    cache_values,
+    counts,
+    llama,
+    samples,
+    trainer,
+)
 from flexrlhf.runtime.profiling.timing import Work, median_s, medians_s
 from flexrlhf.runtime.worker_group import InProcessGroup
 
@@ -35,6 +42,9 @@ _FEW, _MANY = 8, 64
 _TOKENS: Final = 4
 _SHORT, _LONG = 2, 34
 """Tokens that are generated; the difference are whole steps."""
+_CACHE_WIDTH: Final = 128
+_NEAR, _FAR = 4, 204
+_FLOAT_BYTES: Final = 4
 _BARRIER_TOKENS: Final = 32
 _PARAMETERS: Final = 2**24
 
@@ -47,15 +57,18 @@ def pass_cost(work_of: Callable[[nn.Module, int], Work], device: torch.device) -
         device: where the models are.
     """
     shallow, deep = (llama(_NARROW, layers, device) for layers in (_SHALLOW, _DEEP))
-    works = (work_of(shallow, _FEW), work_of(deep, _FEW), work_of(shallow, _MANY))
-    return _parts(*medians_s(works, budget_s=2.5))
+    cases = ((shallow, _FEW), (deep, _FEW), (shallow, _MANY), (deep, _MANY))
+    return _parts(*medians_s([work_of(*case) for case in cases], budget_s=3.0))
 
 
-def _parts(base_s: float, deep_s: float, many_s: float) -> PassCost:
-    layer_s = max(0.0, (deep_s - base_s) / (_DEEP - _SHALLOW))
-    sequence_s = max(0.0, (many_s - base_s) / (_MANY - _FEW))
-    rest_s = base_s - _SHALLOW * layer_s - _FEW * sequence_s
-    return PassCost(max(0.0, rest_s), layer_s, sequence_s)
+def _parts(base_s: float, deep_s: float, many_s: float, both_s: float) -> PassCost:
+    """Solves four times, of two depths and two batches, for the four parts of a pass."""
+    layers, sequences = _DEEP - _SHALLOW, _MANY - _FEW
+    cross_s = max(0.0, (both_s - deep_s - many_s + base_s) / (layers * sequences))
+    layer_s = max(0.0, (deep_s - base_s) / layers - _FEW * cross_s)
+    sequence_s = max(0.0, (many_s - base_s) / sequences - _SHALLOW * cross_s)
+    rest_s = base_s - _SHALLOW * layer_s - _FEW * (sequence_s + _SHALLOW * cross_s)
+    return PassCost(max(0.0, rest_s), layer_s, sequence_s, cross_s)
 
 
 def scoring(model: nn.Module, count: int) -> Work:
@@ -78,16 +91,34 @@ def training(model: nn.Module, count: int) -> Work:
 def decode_cost(device: torch.device) -> PassCost:
     """Returns the parts of a decode step."""
     shallow, deep = (llama(_NARROW, layers, device) for layers in (_SHALLOW, _DEEP))
-    cases = ((shallow, _FEW), (deep, _FEW), (shallow, _MANY))
-    works = [_generation(m, count, tokens) for m, count in cases for tokens in (_SHORT, _LONG)]
-    times = medians_s(works, budget_s=5.0)
-    steps = [(times[i + 1] - times[i]) / (_LONG - _SHORT) for i in (0, 2, 4)]
-    return _parts(*steps)
+    cases = ((shallow, _FEW), (deep, _FEW), (shallow, _MANY), (deep, _MANY))
+    return _parts(*_steps_s([(model, count, 3) for model, count in cases], budget_s=6.0))
 
 
-def _generation(model: nn.Module, count: int, tokens: int) -> Work:
+def cache_bandwidth(device: torch.device) -> float:
+    """Returns the bytes/s at which a decode step attends to keys and values.
+
+    A step over long sequences differs from one over short ones by nothing else.
+    """
+    model = llama(_CACHE_WIDTH, _SHALLOW, device)
+    cases = [(model, _MANY, prompt) for prompt in (_NEAR, _FAR)]
+    near_s, far_s = _steps_s(cases, budget_s=3.0)
+    values = _SHALLOW * cache_values(_CACHE_WIDTH) * (_FAR - _NEAR) * _MANY
+    return values * _FLOAT_BYTES / max(far_s - near_s, 1e-6)
+
+
+def _steps_s(cases: Sequence[tuple[nn.Module, int, int]], *, budget_s: float) -> list[float]:
+    """Returns the seconds of one decode step for each model, number of answers and prompt."""
+    works = [_generation(*case, tokens) for case in cases for tokens in (_SHORT, _LONG)]
+    times = medians_s(works, budget_s=budget_s)
+    pairs = zip(times[::2], times[1::2], strict=True)
+    return [(long_s - short_s) / (_LONG - _SHORT) for short_s, long_s in pairs]
+
+
+def _generation(model: nn.Module, count: int, prompt_tokens: int, tokens: int) -> Work:
     engine = NativeEngine(model)
-    requests = [Request((1, 2, 3), (number,)) for number in range(count)]
+    prompt = tuple(range(1, VOCABULARY)) * (1 + prompt_tokens // VOCABULARY)
+    requests = [Request(prompt[:prompt_tokens], (number,)) for number in range(count)]
     sampling = Sampling(max_new_tokens=tokens)
     return lambda: engine.generate(requests, sampling)
 

@@ -71,7 +71,13 @@ def _costs(device: torch.device, threads: int, say: Callable[[str], None]) -> Pr
         rows=speeds.row_speeds(device),
         logits=speeds.logit_cost(device),
         update=update,
-        memory=MemoryConstants(speeds.read_bandwidth(device), process_bytes, overhead, copies),
+        memory=MemoryConstants(
+            speeds.read_bandwidth(device),
+            host_costs.cache_bandwidth(device),
+            process_bytes,
+            overhead,
+            copies,
+        ),
     )
 
 

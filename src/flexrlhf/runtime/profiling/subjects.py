@@ -54,10 +54,19 @@ def layer_params(width: int) -> int:
     return 2 * width * width + 2 * width * keys + 3 * width * ffn_of(width)
 
 
-def samples(count: int, tokens: int) -> list[Sample]:
-    """Returns samples whose last token alone is trainable."""
+def cache_values(width: int) -> int:
+    """Returns the numbers that a token adds to the cache of a layer of `llama`."""
+    return 2 * max(1, width // _HEAD_WIDTH // 2) * _HEAD_WIDTH
+
+
+def samples(count: int, longest: int) -> list[Sample]:
+    """Returns samples whose last token alone is trainable.
+
+    Every other one is a token shorter: where nothing is padded, models leave their mask out.
+    """
     made: list[Sample] = []
     for number in range(count):
+        tokens = longest - number % 2
         mask_T = torch.zeros(tokens, dtype=torch.bool)
         mask_T[-1] = True
         tokens_T = (torch.arange(tokens) + number) % VOCABULARY

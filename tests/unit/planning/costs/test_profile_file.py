@@ -12,6 +12,7 @@ from flexrlhf.config.cluster import ClusterDescription, NodeGroup, ProfiledMachi
 from flexrlhf.config.yaml_text import write_yaml
 from flexrlhf.core.errors import ConfigError
 from flexrlhf.planning.cluster.cluster import Cluster
+from flexrlhf.planning.costs.profiled.file_checks import PARTS
 from flexrlhf.planning.costs.profiled.profile import Profile, load_profile, profile_from
 from flexrlhf.planning.costs.profiled.setting import profile_of, typical_cpu
 
@@ -23,14 +24,15 @@ DOCUMENT: dict[str, Any] = {
         "task": 1e-4,
         "answer": 2e-4,
         "barrier_sample": 3e-4,
-        **{f"score_{part}": 1e-3 for part in ("pass", "layer", "sequence")},
-        **{f"train_{part}": 2e-3 for part in ("pass", "layer", "sequence")},
-        **{f"decode_{part}": 4e-4 for part in ("pass", "layer", "sequence")},
+        **{f"score_{part}": 1e-3 for part in PARTS},
+        **{f"train_{part}": 2e-3 for part in PARTS},
+        **{f"decode_{part}": 4e-4 for part in PARTS},
     },
     "update_s": {"step": 1e-3, "tensor": 1e-5, "param": 1e-9},
     "logit_s": {"score": 1e-9, "train": 2e-9, "draw": 3e-9},
     "memory": {
         "read_bytes_per_s": 1e10,
+        "cache_bytes_per_s": 2e9,
         "process_bytes": 4e8,
         "allocator_overhead": 0.2,
         "logit_copies": 6.0,

@@ -51,7 +51,7 @@ COSTS = ProfiledCosts(
     rows=(RowSpeed(1, 400.0), RowSpeed(4, 1600.0)),
     logits=LogitCost(0.001, 0.002, 0.003),
     update=UpdateCost(1.0, 0.1, 0.01),
-    memory=MemoryConstants(1e3, 1e6, 0.5, 6.0),
+    memory=MemoryConstants(2e3, 1e3, 1e6, 0.5, 6.0),
 )
 ACTOR = HeldModel(
     SHAPE, weight_dtype="float32", compute_dtype="float32", is_trained=True, recomputes=False

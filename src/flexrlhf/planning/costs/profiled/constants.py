@@ -22,10 +22,13 @@ class PassCost:
     """Per layer: the launches of its operations."""
     sequence_s: float
     """Per sequence: padding it into the batch, cutting its results out."""
+    sequence_layer_s: float = 0.0
+    """Per sequence and layer: its share of attention, and of what a layer does row by row."""
 
     def seconds(self, layers: float, sequences: float) -> float:
         """Returns the host's seconds of one pass."""
-        return self.pass_s + layers * self.layer_s + sequences * self.sequence_s
+        per_sequence = self.sequence_s + layers * self.sequence_layer_s
+        return self.pass_s + layers * self.layer_s + sequences * per_sequence
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +80,9 @@ class MemoryConstants:
     """What the process holds besides the numbers that the program counts."""
 
     read_bandwidth: float
-    """Bytes/s."""
+    """Bytes/s of a large tensor that is read."""
+    cache_bandwidth: float
+    """Bytes/s of keys and values to which one new token per sequence attends."""
     process_bytes: float
     """The most that a whole run holds whose models are next to nothing: program and libraries."""
     overhead: float
@@ -124,7 +129,11 @@ class ProfiledCosts:
                 logits.score_s / factor, logits.train_s / factor, logits.draw_s / factor
             ),
             update=replace(self.update, param_s=self.update.param_s / factor),
-            memory=replace(self.memory, read_bandwidth=factor * self.memory.read_bandwidth),
+            memory=replace(
+                self.memory,
+                read_bandwidth=factor * self.memory.read_bandwidth,
+                cache_bandwidth=factor * self.memory.cache_bandwidth,
+            ),
         )
 
     def score_speed(self, width: float) -> float:

@@ -16,16 +16,19 @@ Range = tuple[float, float]
 
 _SECONDS: Final[Range] = (0.0, 10.0)
 _SPEED: Final[Range] = (1e6, 1e16)
+PARTS: Final = ("pass", "layer", "sequence", "sequence_layer")
+"""Of the host's seconds of a pass."""
 _PASSES: Final = ("score", "train", "decode")
 _NUMBERS: Final[Mapping[str, Mapping[str, Range]]] = {
     "host_s": {
         **dict.fromkeys(("task", "answer", "barrier_sample"), _SECONDS),
-        **{f"{p}_{part}": _SECONDS for p in _PASSES for part in ("pass", "layer", "sequence")},
+        **{f"{p}_{part}": _SECONDS for p in _PASSES for part in PARTS},
     },
     "update_s": {"step": _SECONDS, "tensor": _SECONDS, "param": (0.0, 1e-3)},
     "logit_s": dict.fromkeys(("score", "train", "draw"), (0.0, 1e-3)),
     "memory": {
         "read_bytes_per_s": (1e7, 1e14),
+        "cache_bytes_per_s": (1e6, 1e14),
         "process_bytes": (1e6, 1e12),
         "allocator_overhead": (0.0, 4.0),
         "logit_copies": (1.0, 100.0),

@@ -21,7 +21,7 @@ from flexrlhf.planning.costs.profiled.constants import (
     UpdateCost,
     WidthSpeed,
 )
-from flexrlhf.planning.costs.profiled.file_checks import FORM, check_profile
+from flexrlhf.planning.costs.profiled.file_checks import FORM, PARTS, check_profile
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +104,7 @@ class Profile:
             },
             "memory": {
                 "read_bytes_per_s": costs.memory.read_bandwidth,
+                "cache_bytes_per_s": costs.memory.cache_bandwidth,
                 "process_bytes": costs.memory.process_bytes,
                 "allocator_overhead": costs.memory.overhead,
                 "logit_copies": costs.memory.logit_copies,
@@ -148,6 +149,7 @@ def profile_from(document: Any, source: str) -> Profile:
         update=UpdateCost(**{f"{key}_s": seconds for key, seconds in values["update_s"].items()}),
         memory=MemoryConstants(
             memory["read_bytes_per_s"],
+            memory["cache_bytes_per_s"],
             memory["process_bytes"],
             memory["allocator_overhead"],
             memory["logit_copies"],
@@ -162,8 +164,9 @@ def _named(work: str, cost: PassCost) -> dict[str, float]:
         f"{work}_pass": cost.pass_s,
         f"{work}_layer": cost.layer_s,
         f"{work}_sequence": cost.sequence_s,
+        f"{work}_sequence_layer": cost.sequence_layer_s,
     }
 
 
 def _pass_cost(work: str, host: Mapping[str, float]) -> PassCost:
-    return PassCost(*(host[f"{work}_{part}"] for part in ("pass", "layer", "sequence")))
+    return PassCost(*(host[f"{work}_{part}"] for part in PARTS))

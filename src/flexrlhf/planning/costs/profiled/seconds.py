@@ -100,4 +100,4 @@ class ModelSeconds:
         cache *= DTYPE_BYTES[self.model.compute_dtype]
         host_s = costs.decode.seconds(shape.layers, rows)
         products_s = flops / costs.row_speed(rows, shape.hidden)
-        return host_s + products_s + cache / costs.memory.read_bandwidth + self._draw_s(rows)
+        return host_s + products_s + cache / costs.memory.cache_bandwidth + self._draw_s(rows)
