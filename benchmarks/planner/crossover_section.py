@@ -69,6 +69,7 @@ def crossover_section(rows: Sequence[Row]) -> Iterator[str]:
         header = ("model", "trained", *(rival.name for rival in RIVALS))
         yield from [f"{mode.capitalize()}:", "", *table(header, _cells(rows, mode))]
     yield from [*_findings(rows), *_coincidences(rows), ""]
+    yield from ["In the pictures the grey line at 1x is where both are as fast.", ""]
     for name in TRAINED:
         file = f"images/planner-study/crossover-{name.split()[0].lower()}.svg"
         yield from [f"![Speed-up of disaggregation, {name}]({file})", ""]

@@ -40,7 +40,7 @@ def measured(devices: int, runs: int = RUNS) -> dict[str, Any]:
 
 
 def machine() -> dict[str, str]:
-    """Returns where and of what the times are."""
+    """Returns where and of what the times are; `load` is the machine's, of the minute before."""
     head = ["git", "-C", str(ROOT), "rev-parse", "--short", "HEAD"]
     commit = subprocess.run(head, capture_output=True, text=True, check=False).stdout.strip()
     return {
@@ -48,6 +48,7 @@ def machine() -> dict[str, str]:
         "cores": str(len(os.sched_getaffinity(0))),
         "python": platform.python_version(),
         "commit": commit or "unknown",
+        "load": f"{os.getloadavg()[0]:.1f}",
     }
 
 

@@ -24,7 +24,7 @@ def growth_section(growth: Mapping[str, Any]) -> Iterator[str]:
         " the table and four samples per device. Medians of"
         f" {growth['runs']} runs, one after the other, on {machine['processor']},"
         f" {machine['cores']} cores (the command uses one), Python {machine['python']}, commit"
-        f" {machine['commit']}."
+        f" {machine['commit']}. Other programs kept {machine['load']} cores busy when it began."
         " `python benchmarks/planner/study.py --only growth` measures again.",
         "",
     ]

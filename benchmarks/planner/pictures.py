@@ -18,8 +18,8 @@ from flexrlhf.report.markup import Html
 Row = Mapping[str, Any]
 _RULES: Final = ("guideline", "always colocated", "always interleaved_1", "always disaggregated")
 _RATIOS: Final = (0.25, 0.5, 1, 2, 4, 8, 16, 32, 64)
-_FACTORS: Final = (1, 1.25, 1.5, 2, 3, 5, 10)
-_SHOWN_RIVALS: Final = (RIVALS[0], RIVALS[1], RIVALS[3])
+_FACTORS: Final = (1, 1.25, 1.5, 2, 3, 4, 6, 10)
+_SHOWN_RIVALS: Final = (RIVALS[0], RIVALS[-1])
 
 
 def pictures(numbers: Mapping[str, Any]) -> dict[str, Html]:
@@ -47,10 +47,18 @@ def _regret(rows: Sequence[Row]) -> Html:
     panel = Panel(
         "Iteration time over the best plan's (simulated)",
         Axis("share of cases that cost at most so much", (0, 20, 40, 60, 80, 100), unit=" %"),
-        Axis("", _FACTORS, is_log=True, unit="x"),
+        Axis("", _ticks(_FACTORS, curves), is_log=True, unit="x"),
         curves,
     )
     return panels_picture([panel], columns=1, spoken="What each rule of thumb costs, by cases")
+
+
+def _ticks(ticks: Sequence[float], curves: Sequence[Curve]) -> Sequence[float]:
+    """The ticks that the curves need."""
+    values = [y for curve in curves for _, y in curve.points] or [1.0]
+    first = max((i for i, tick in enumerate(ticks) if tick <= min(values)), default=0)
+    last = next((i for i, tick in enumerate(ticks) if tick >= max(values)), len(ticks) - 1)
+    return ticks[first : max(last, first + 1) + 1]
 
 
 def _cost(row: Row, rule: str) -> float | None:
@@ -60,15 +68,17 @@ def _cost(row: Row, rule: str) -> float | None:
 
 
 def _crossover(rows: Sequence[Row], trained: str) -> Html:
+    curves = {model: list(_speed_ups(of_group(rows, model, trained))) for model in MODELS}
+    ticks = _ticks(_RATIOS, [curve for held in curves.values() for curve in held])
     panels = [
         Panel(
             f"{model}, {trained}: speed-up of pools (simulated)",
             Axis("devices", DEVICES, is_log=True),
-            Axis("", _RATIOS, is_log=True, unit="x"),
-            list(_speed_ups(of_group(rows, model, trained))),
+            Axis("", ticks, is_log=True, unit="x"),
+            held,
             level=1,
         )
-        for model in MODELS
+        for model, held in curves.items()
     ]
     spoken = f"How much faster disaggregation is by devices, {trained}"
     return panels_picture(panels, columns=2, spoken=spoken)

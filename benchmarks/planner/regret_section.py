@@ -82,6 +82,7 @@ def _introduction(rows: Sequence[Row], fitting: Sequence[Row]) -> Iterator[str]:
         "Answers are skewed around three eighths of the longest; those of 256 tokens are all as"
         " long. An iteration has four mini-batches. Unlike devices are half of each kind: H100 and"
         " A100 on one InfiniBand, A100 and V100 on 100 Gbit/s Ethernet between them.",
+        "Plans of `auto` may leave the slower kind unused; the guideline's generate on it.",
         "",
         f"Something fits in {len(fitting)} of {len(rows)}. *Regret* is the simulated iteration"
         " time of the guideline's plan, with the best degrees for it, over that of the best plan of"

@@ -34,8 +34,9 @@ def _at_once(work: Callable[[Any], dict[str, Any]], items: Sequence[Any]) -> lis
 
 def _growth(runs: int, most_devices: int) -> dict[str, Any]:
     """Measures one size after the other, so that nothing of ours runs beside."""
+    before = machine()
     sizes = [measured(devices, runs) for devices in DEVICES if devices <= most_devices]
-    return {"machine": machine(), "runs": runs, "sizes": sizes}
+    return {"machine": before, "runs": runs, "sizes": sizes}
 
 
 def _parts(options: argparse.Namespace) -> dict[str, Callable[[], Any]]:

@@ -105,7 +105,7 @@ def test_the_page_has_every_part_and_the_pictures_hold_no_nonsense(code, rows, t
     scene = code["crossover"].Scene("llama-7b", "LoRA", 8)
     size = {"devices": 8, "answer": "colocated", "seconds": 2.0, "cpu_seconds": 1.9}
     size |= {"search_seconds": 1.0, "mebibytes": 60.0}
-    machine = {"processor": "any", "cores": "2", "python": "3", "commit": "none"}
+    machine = {"processor": "any", "cores": "2", "python": "3", "commit": "none", "load": "0.0"}
     numbers = {
         "regret": rows,
         "crossover": [code["crossover"].compared(scene)],
