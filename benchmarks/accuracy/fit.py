@@ -69,7 +69,6 @@ FITTED: Final[Mapping[str, tuple[str, ...]]] = {
         "forward_efficiency",
         "decode_bandwidth",
         "collective_s",
-        "network_efficiency",
     ),
     "blackwell": ("decode_bandwidth", "collective_s"),
 }

@@ -55,7 +55,8 @@ class DegreeRules:
         tensor = pipeline = 1
         if is_megatron:
             tensor, pipeline = self._model_degrees(len(devices))
-        zero = 1 if is_megatron and tensor * pipeline > 1 else system.zero_stage
+        is_cut = tensor * pipeline * case.count("ep_train") > 1
+        zero = 1 if is_megatron and is_cut else system.zero_stage
         stated = case.number("zero_stage")
         if stated is not None:
             zero = min(3, int(stated))

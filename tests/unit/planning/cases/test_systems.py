@@ -136,3 +136,9 @@ def test_utilisation_counts_operations_as_palm_does(row):
     share = predict_row(row(metric="mfu", **alone), 2).value
     per_token = 6 * 6_738_415_616 + 12 * 32 * 4096 * 4096
     assert share == pytest.approx(rate * per_token / 8 / 312e12, rel=1e-3)
+
+
+def test_experts_in_parts_are_not_sharded_once_more(setting):
+    degrees = {"system": "NeMo-RL", "tp_train": "1", "pp_train": "1"}
+    assert setting(**degrees, ep_train="8").plan.placement["actor"].zero_stage == 1
+    assert setting(**degrees, ep_train="1").plan.placement["actor"].zero_stage == 3
