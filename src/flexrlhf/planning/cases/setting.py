@@ -113,7 +113,8 @@ class Setting:
 
     def on(self, num_devices: int) -> Setting:
         """Returns the same case on another number of devices."""
-        case = replace(self.case, numbers=self.case.numbers | {"n_gpus": float(num_devices)})
+        numbers = {**self.case.numbers, "n_gpus": float(num_devices)}
+        case = replace(self.case, numbers=numbers)
         return setting_of(case, Assumptions(), calibration=self.request.calibration)
 
     def with_samples(self, num_samples: int) -> Setting:
