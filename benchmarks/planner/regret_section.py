@@ -10,6 +10,8 @@ from cases import DIMENSIONS
 from spread import LEVEL, Spread, listed, percent, spread_cells, table
 
 Row = Mapping[str, Any]
+FIXED: Final = ("colocated", "interleaved_1", "disaggregated")
+"""Strategies that one could always take, to compare the rule with."""
 _WORST: Final = 10
 _UNITS: Final = {
     "answer": "longest answer, tokens",
@@ -93,7 +95,7 @@ def _introduction(rows: Sequence[Row], fitting: Sequence[Row]) -> Iterator[str]:
 
 def _rules(fitting: Sequence[Row]) -> Iterator[str]:
     rules: dict[str, Callable[[Row], float | None]] = {"guideline": guideline_regret}
-    for name in ("colocated", "interleaved_1", "disaggregated"):
+    for name in FIXED:
         rules[f"always {name}"] = lambda row, name=name: regret(row, row["seconds"].get(name))
     lines: list[tuple[object, ...]] = []
     for name, rule in rules.items():
