@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from crossover import MODELS, TRAINED
-from crossover_section import MODES, RIVALS, crossing, of_group
+from crossover_section import MODES, RIVALS, crossing, is_win, of_group
 from growth_section import goal_words
 from regret_section import FIXED, best_seconds, guideline_regret, regret
 from share_section import is_within
@@ -77,9 +77,9 @@ def _crossovers(rows: Sequence[Row]) -> Iterator[str]:
         yield (
             f"- {mode.capitalize()}, disaggregation wins in the end in {_wins(against_weak)} of"
             f" {len(groups)} settings over {weak.name}, and in {_wins(against_fair)} over"
-            f" {fair.name}."
+            f" {fair.name}; level with it in {against_fair.count('level')}."
         )
 
 
 def _wins(said: Sequence[str]) -> int:
-    return sum(word not in ("never", "no plan") for word in said)
+    return sum(map(is_win, said))

@@ -136,7 +136,8 @@ def test_a_crossing_needs_every_larger_cluster(code):
     times = [(8, 1.0, 2.0), (16, 1.0, 1.01), (32, 1.0, 1.5), (64, None, 1.0), (128, 1.0, 2.0)]
     held = [row(*entry) for entry in times]
     assert section.crossing(held, rival, "synchronous") == "32"
-    assert section.crossing(held[:2], rival, "synchronous") == "never"
+    assert section.crossing(held[:2], rival, "synchronous") == "level"
+    assert section.crossing([row(8, 2.0, 1.0)], rival, "synchronous") == "never"
     assert section.crossing(held[3:4], rival, "synchronous") == "no plan"
 
 
