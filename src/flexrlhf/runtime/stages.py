@@ -26,6 +26,7 @@ from flexrlhf.planning.costs.profiled.profile import Profile
 from flexrlhf.planning.costs.profiled.setting import profile_of
 from flexrlhf.planning.placement.plan import Plan
 from flexrlhf.planning.search.one_device import OneDevicePrediction
+from flexrlhf.runtime import thread_pool
 from flexrlhf.runtime.datasets import RunData, load_data
 from flexrlhf.runtime.description import write_description
 from flexrlhf.runtime.environment import set_threads
@@ -217,11 +218,13 @@ def _launched(stage: PreparedStage, prepared: PreparedRun) -> Launched:
     """Launches a stage; what is wrong with it after an earlier one ran is a failed run."""
     set_threads(settled(stage.config.training.threads))
     try:
-        return launch(_located(stage.config, prepared.folder), stage.data)
+        launched = launch(_located(stage.config, prepared.folder), stage.data)
     except (ConfigError, EngineMissing) as error:
         if stage is prepared.stages[0]:
             raise
         raise RunFailed(f"Stage {stage.name}: {error.wrong}", error.right, error.do) from error
+    thread_pool.let_go()  # from here on the worker's thread computes
+    return launched
 
 
 def _with_training(config: RunConfig, stage_name: str, training: Training) -> RunConfig:

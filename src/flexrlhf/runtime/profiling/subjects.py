@@ -43,8 +43,8 @@ def architecture(width: int, layers: int) -> dict[str, Any]:
 
 def llama(width: int, layers: int, device: torch.device) -> nn.Module:
     """Returns a random Llama."""
-    model: nn.Module = load_policy(ModelSource(architecture=architecture(width, layers)))
-    return model.to(device)
+    source = ModelSource(architecture=architecture(width, layers))
+    return nn.Module.to(load_policy(source), device)
 
 
 def layer_params(width: int) -> int:
