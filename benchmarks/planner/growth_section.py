@@ -24,7 +24,8 @@ def growth_section(growth: Mapping[str, Any]) -> Iterator[str]:
         " the table and four samples per device. Medians of"
         f" {growth['runs']} runs, one after the other, on {machine['processor']},"
         f" {machine['cores']} cores (the command uses one), Python {machine['python']}, commit"
-        f" {machine['commit']}. Other programs kept {machine['load']} cores busy when it began."
+        f" {machine['commit']}. The machine's load was {machine['load']} before"
+        f" and {machine['load_after']} at the end, our own program included."
         " `python benchmarks/planner/study.py --only growth` measures again.",
         "",
     ]
@@ -51,7 +52,7 @@ def goal_words(sizes: Sequence[Mapping[str, Any]]) -> str:
     largest = sizes[-1]
     took = (
         f"Planning four 70B models on {largest['devices']} devices took {largest['seconds']:.1f} s"
-        " all in all, measured"
+        f" all in all, {largest['cpu_seconds']:.1f} s of it on the processor (measured)"
     )
     if largest["devices"] != GOAL_DEVICES:
         return f"{took}."

@@ -36,7 +36,8 @@ def _growth(runs: int, most_devices: int) -> dict[str, Any]:
     """Measures one size after the other, so that nothing of ours runs beside."""
     before = machine()
     sizes = [measured(devices, runs) for devices in DEVICES if devices <= most_devices]
-    return {"machine": before, "runs": runs, "sizes": sizes}
+    after = {"load_after": machine()["load"]}
+    return {"machine": before | after, "runs": runs, "sizes": sizes}
 
 
 def _parts(options: argparse.Namespace) -> dict[str, Callable[[], Any]]:
