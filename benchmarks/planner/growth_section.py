@@ -19,10 +19,10 @@ def growth_section(growth: Mapping[str, Any]) -> Iterator[str]:
     yield from [
         "## How long planning takes",
         "",
-        "**Measured**, not simulated: the whole command `flexrlhf plan --json` on"
-        " `examples/plans/ppo-70b-1024-h100.yaml`, four 70B models, with as many H100 as stand in"
-        " the table and four samples per device. Medians of"
-        f" {growth['runs']} runs, one after the other, on {machine['processor']},"
+        "**Measured**, not simulated: the whole command"
+        " `flexrlhf plan examples/plans/ppo-70b-1024-h100.yaml --json`, four 70B models, with as"
+        " many H100 as stand in the table and four samples per device. Median of"
+        f" {growth['runs']}, one after the other, on {machine['processor']},"
         f" {machine['cores']} cores (the command uses one), Python {machine['python']}, commit"
         f" {machine['commit']}. The machine's load was {machine['load']} before"
         f" and {machine['load_after']} at the end, our own program included."
