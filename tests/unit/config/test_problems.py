@@ -85,7 +85,7 @@ def problem_with(document, key: str, value) -> str:
         ("rollout.speedup", 0, "= 0: out of range. Right: a number above 0."),
         ("rollout.mean_new_tokens", 0.5, "out of range. Right: auto or a number of at least 1."),
         ("data.mean_prompt_tokens", 0.5, "out of range. Right: auto or a number of at least 1."),
-        ("weights.sync_every", 0, "= 0: out of range. Right: auto or a whole number of at least 1."),
+        ("weights.sync_every", 0, "out of range. Right: auto or a whole number of at least 1."),
     ],
 )
 def test_wrong_values(ppo, key, value, problem):
