@@ -76,17 +76,18 @@ class Candidate:
 def candidates(
     options: Mapping[Role, Sequence[Option]], shared: Sequence[SharedDevices]
 ) -> dict[Role, list[Candidate]]:
-    """Returns the options of each role that may fit, fastest first.
+    """Returns the options of each role that may fit, fastest first; none where one role has none.
 
     Those that cannot fit are left out of the leanest too, until none goes.
     """
     kept: dict[Role, list[Option]] = {role: list(held) for role, held in options.items()}
-    while True:
+    while all(kept.values()):
         found: dict[Role, list[Candidate]] = {role: _fitting(role, kept, shared) for role in kept}
-        if all(len(found[role]) == len(kept[role]) for role in kept) or not all(found.values()):
+        if all(len(found[role]) == len(kept[role]) for role in kept):
             return found
         for role, held in found.items():
             kept[role] = [candidate.option for candidate in held]
+    return {role: [] for role in kept}
 
 
 def _fitting(

@@ -63,7 +63,7 @@ def _splits(
 ) -> Iterator[tuple[int, int]]:
     """Tensor and pipeline degrees."""
     tensors = _tensor_degrees(cluster, devices, model)
-    for tensor in _kept(tensors, fixed, "tensor_parallel"):
+    for tensor in _divisors(tensors, fixed, "tensor_parallel", model):
         stages = [1]
         while model.is_trained and 2 * stages[-1] <= min(_MOST_STAGES, model.shape.layers):
             stages.append(2 * stages[-1])
@@ -74,6 +74,11 @@ def _splits(
 def _kept(values: Sequence[T], fixed: Degrees, key: str) -> Sequence[T]:
     """The values that come into question: the only one that is fixed, else all."""
     return [fixed[key]] if key in fixed else values
+
+
+def _divisors(values: Sequence[int], fixed: Degrees, key: str, model: HeldModel) -> Sequence[int]:
+    """The same for a tensor degree: one that cuts a head in parts does not come into question."""
+    return [degree for degree in _kept(values, fixed, key) if model.shape.heads % degree == 0]
 
 
 def _tensor_degrees(cluster: Cluster, devices: Sequence[int], model: HeldModel) -> list[int]:
@@ -130,5 +135,5 @@ def _generations(
             "generation": "tensor_parallel" if degree > 1 else "gathered",
             "generation_tensor_parallel": degree,
         }
-        for degree in _kept(degrees, fixed, "generation_tensor_parallel")
+        for degree in _divisors(degrees, fixed, "generation_tensor_parallel", model)
     ]

@@ -23,6 +23,12 @@ _OWN: Final[tuple[StrategyName, ...]] = tuple(
 )
 
 
+_NO_SPLIT: Final = "No degree that it allows divides the heads of every model and its devices."
+_MOST_PARTS: Final = 64
+"""Into which a head count is offered to be divided."""
+_TENSOR: Final = ("tensor_parallel", "generation_tensor_parallel")
+
+
 @dataclass(frozen=True, slots=True)
 class RankedPlans:
     """Every plan, the best first and those that cannot be last, and how they were found."""
@@ -76,6 +82,7 @@ def ranked_plans(request: PlanRequest, choices: Choices = NO_CHOICES) -> RankedP
         PlanError: the strategy is unknown, or what the user says cannot be had.
         ConfigError: the user names a device that the cluster lacks.
     """
+    _check_heads(request, choices)
     search = Search(request)
     found: list[Found] = []
     refused: list[Refusal] = []
@@ -84,6 +91,8 @@ def ranked_plans(request: PlanRequest, choices: Choices = NO_CHOICES) -> RankedP
             refused.append(options)
         elif best := search.best_of(options):
             found.append(best)
+        else:
+            refused.append(Refusal(options[0].strategy, _NO_SPLIT))
     fitting = sorted(
         (f for f in found if f.best.plan.predicted), key=lambda f: search.score(f.best)
     )
@@ -99,6 +108,27 @@ def ranked_plans(request: PlanRequest, choices: Choices = NO_CHOICES) -> RankedP
         *(Plan(rank=None, strategy=r.strategy, feasible=False, why=r.why) for r in refused),
     ]
     return RankedPlans(tuple(plans), search.summary, tuple(fitting), more)
+
+
+def _check_heads(request: PlanRequest, choices: Choices) -> None:
+    """Refuses a tensor degree of the user that would cut a head of the model in parts.
+
+    Raises:
+        PlanError: says which.
+    """
+    for role, degrees in choices.degrees.items():
+        model = request.model_of(role)
+        for key in _TENSOR:
+            degree = degrees.get(key, 1)
+            if model is not None and model.shape.heads % degree:
+                heads = model.shape.heads
+                divisors = [d for d in range(1, _MOST_PARTS + 1) if heads % d == 0]
+                raise PlanError(
+                    f"placement.roles.{role}.{key} = {degree}, but {model.shape.name} has "
+                    f"{heads} attention heads.",
+                    f"The degree divides the heads: {', '.join(map(str, divisors))}.",
+                    "Change the degree, or leave it to the planner.",
+                )
 
 
 def _candidates(request: PlanRequest, choices: Choices) -> Iterator[list[Arrangement] | Refusal]:

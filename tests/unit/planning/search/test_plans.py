@@ -111,3 +111,25 @@ def test_weights_are_counted_in_copies():
         ),
     )
     assert ranked.best.predicted.copies["reference"] == 4.0
+
+
+def test_no_plan_cuts_a_head_in_parts():
+    """LLaMA-33B has 52 heads: 8 devices of a node cannot share them evenly."""
+    request = replace(
+        request_for("grpo", name="llama-33b", uses_reference=False, has_reward_model=False),
+        cluster=Cluster.uniform("H100-80G", nodes=4, devices_per_node=8),
+    )
+    for strategy in ("tp_generation", "disaggregated"):
+        for plan in ranked_plans(request, Choices(strategy=strategy)).plans:
+            for placement in plan.placement.values():
+                assert 52 % placement.tensor_parallel == 0
+                assert 52 % (placement.generation_tensor_parallel or 1) == 0
+
+
+def test_a_degree_that_cuts_a_head_is_refused():
+    choices = Choices(strategy="colocated", degrees={"actor": {"tensor_parallel": 3}})
+    request = replace(
+        request_for(), cluster=Cluster.uniform("A100-80G", nodes=1, devices_per_node=6)
+    )
+    with pytest.raises(PlanError, match="llama-7b has 32 attention heads"):
+        ranked_plans(request, choices)
