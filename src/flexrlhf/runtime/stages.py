@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext, suppress
@@ -131,24 +132,28 @@ def run(prepared: PreparedRun, environment: Mapping[str, Any], listener: Listene
     """
     _check_iterations(prepared.stages)
     config = prepared.config
-    plans = [stage.plan for stage in prepared.stages]
-    write_description(config, plans, environment, prepared.folder)
+    plans = {stage.name: _written_plan(stage) or stage.plan for stage in prepared.stages}
+    write_description(config, list(plans.values()), environment, prepared.folder)
     for stage in prepared.stages:
         remove_leftovers(stage.folder)
         if _is_finished(stage):
             logger.info("%s is finished", stage.name)
             continue
-        config = _run_stage(stage, prepared, config, environment, listener)
+        config = _run_stage(
+            stage, prepared, config, plans=plans, environment=environment, listener=listener
+        )
 
 
 def _run_stage(
     stage: PreparedStage,
     prepared: PreparedRun,
     config: RunConfig,
+    *,
+    plans: dict[str, Plan],
     environment: Mapping[str, Any],
     listener: Listener,
 ) -> RunConfig:
-    """Runs one stage, whose models are gone when it returns.
+    """Runs one stage, whose models are gone when it returns; `plans` gets what it is to take.
 
     Returns:
         The run's config with what the launch of this stage measured.
@@ -158,8 +163,9 @@ def _run_stage(
     predicted = _predicted(stage, launched, held)
     if predicted is not None:
         stage = replace(stage, plan=predicted.plan)
+        plans[stage.name] = predicted.plan
     config = _with_training(config, stage.name, launched.config.training)
-    write_description(config, _plans(prepared, stage), environment, prepared.folder)
+    write_description(config, list(plans.values()), environment, prepared.folder)
     stage.folder.mkdir(parents=True, exist_ok=True)
     with logged(stage.folder) if config.stages else nullcontext():
         if config.stages:
@@ -188,9 +194,12 @@ def _predicted(stage: PreparedStage, launched: Launched, held: int) -> OneDevice
     )
 
 
-def _plans(prepared: PreparedRun, begun: PreparedStage) -> list[Plan]:
-    """Returns the plan of each stage, with the newest prediction for the one that has begun."""
-    return [begun.plan if s.name == begun.name else s.plan for s in prepared.stages]
+def _written_plan(stage: PreparedStage) -> Plan | None:
+    """Returns what a finished stage was expected to take when it began; None for any other."""
+    file = stage.folder / "plan.json"
+    if not _is_finished(stage) or not file.is_file():
+        return None
+    return Plan.from_json(json.loads(file.read_text(encoding="utf-8"))["plans"][0])
 
 
 def _check_iterations(stages: Sequence[PreparedStage]) -> None:

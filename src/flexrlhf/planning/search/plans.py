@@ -82,7 +82,6 @@ def ranked_plans(request: PlanRequest, choices: Choices = NO_CHOICES) -> RankedP
         PlanError: the strategy is unknown, or what the user says cannot be had.
         ConfigError: the user names a device that the cluster lacks.
     """
-    _check_heads(request, choices)
     search = Search(request)
     found: list[Found] = []
     refused: list[Refusal] = []
@@ -92,6 +91,7 @@ def ranked_plans(request: PlanRequest, choices: Choices = NO_CHOICES) -> RankedP
         elif best := search.best_of(options):
             found.append(best)
         else:
+            _check_heads(request, choices)
             refused.append(Refusal(options[0].strategy, _NO_SPLIT))
     fitting = sorted(
         (f for f in found if f.best.plan.predicted), key=lambda f: search.score(f.best)
