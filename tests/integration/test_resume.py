@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import json
 import shutil
 from pathlib import Path
 
@@ -185,8 +186,11 @@ def test_an_interrupted_stage_goes_on(train, interrupt, staged, assert_same_run)
     interrupt(staged(), 3, stage="rm")
     interrupt(staged(), 3, stage="ppo", resume=True)
     run_dir = train(staged(), resume=True).run_dir
-    for name in ("sft", "rm", "ppo"):
+    whole = json.loads((run_dir / "plan.json").read_text())["plans"]
+    for name, plan in zip(("sft", "rm", "ppo"), whole, strict=True):
         assert_same_run(run_dir / "stages" / name, expected / "stages" / name)
+        own = json.loads((run_dir / "stages" / name / "plan.json").read_text())["plans"]
+        assert own == [plan], "the run's plan keeps what each stage was expected to take"
 
 
 @pytest.mark.parametrize(
