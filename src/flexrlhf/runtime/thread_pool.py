@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import sys
 from typing import Final
 
 _PAUSE_HARD: Final = 2
@@ -16,6 +17,8 @@ def let_go() -> None:
     a moment for the next piece of work; many small operations then take up to twice as long.
     Nothing happens where the library is another one, or older.
     """
+    if sys.platform == "win32":
+        return
     pause = getattr(ctypes.CDLL(None), "omp_pause_resource_all", None)
     if pause is not None:
         pause(_PAUSE_HARD)
