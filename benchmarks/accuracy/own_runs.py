@@ -102,6 +102,11 @@ def _mean(first: Any, second: Any) -> Any:
     return (first + second) / 2 if isinstance(first, float) else first
 
 
+def _commit() -> str:
+    head = ["git", "-C", str(ROOT), "rev-parse", "--short", "HEAD"]
+    return subprocess.run(head, capture_output=True, text=True, check=False).stdout.strip()
+
+
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
@@ -242,10 +247,11 @@ def _page(rows: Sequence[Row], profiles: Sequence[Profile], seconds: float) -> s
         "# Our own runs, predicted and measured",
         "",
         f"Written by `{_COMMAND}` in {seconds / 60:.0f} minutes on {made['at']}: {profile.device}, "
-        f"{made['cores']} cores, {profile.threads} threads, torch {made.get('torch', 'unknown')}.",
+        f"{made['cores']} cores, {profile.threads} threads, torch {made.get('torch', 'unknown')}, "
+        f"commit {_commit()}.",
         "`flexrlhf profile` measured the constants; no run of an example has a part in them.",
         "",
-        f"Measured is the median of the iterations after the first {_WARM_UP}, by `metrics.jsonl`;"
+        "Measured is the median of the iterations after the first, by `metrics.jsonl`;"
         " memory is the peak of the whole process. *Before* is what the run wrote into `plan.json`"
         " before its first iteration, with the answers' lengths that the config expects. *Known"
         " lengths* takes the lengths that the answers then had, and the mean of the profiles"
