@@ -8,6 +8,8 @@
     ├── EngineMissing (ImportError)  an optional package is not installed
     ├── WorkerLost                   a worker stopped answering, or raised
     ├── StaleWeights                 an engine holds another weight version than the task needs
+    ├── TransferLost                 what a peer was asked for did not come, or not in time
+    ├── WeightMismatch               weights were changed on their way
     ├── CheckpointError              a checkpoint is damaged, does not fit, or cannot be written
     └── RunFailed                    the run cannot go on (a loss that is not finite, a full disk)
 
@@ -66,6 +68,14 @@ class WorkerLost(FlexError):
 
 class StaleWeights(FlexError):
     """An engine holds another weight version than the task asks for."""
+
+
+class TransferLost(FlexError):
+    """A peer is gone, refused, or did not send before the deadline what it was asked for."""
+
+
+class WeightMismatch(FlexError):
+    """Weights that were sent and weights that are installed differ; the run must stop."""
 
 
 class CheckpointError(FlexError):
