@@ -6,11 +6,11 @@ import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 
+from flexrlhf.config.schema import RunConfig
 from flexrlhf.core.algorithm_specs import DataKind
 from flexrlhf.core.errors import RunFailed
 from flexrlhf.learning.data.collation import (
@@ -33,19 +33,12 @@ CHUNK_TOKENS = 4096
 EvaluationResult = tuple[Mapping[str, float], Sequence[Sample]]
 
 
-@dataclass(frozen=True, slots=True)
-class Evaluation:
-    """An evaluation and when it is due."""
-
-    every: int
-    """Iterations between two evaluations."""
-    last: int
-    """The run's last iteration, which is always evaluated."""
-    run: Callable[[], EvaluationResult]
-
-    def is_due(self, iteration: int) -> bool:
-        """Returns whether finished iteration `iteration` (0: before training) is evaluated."""
-        return iteration % self.every == 0 or iteration == self.last
+def is_evaluated(config: RunConfig, iteration: int) -> bool:
+    """Returns whether finished iteration `iteration` (0: before training) is evaluated."""
+    section = config.data.evaluation
+    if section is None:
+        return False
+    return iteration % section.every == 0 or iteration == config.training.iterations
 
 
 def answer_evaluation(

@@ -1,95 +1,143 @@
-"""Runs task graphs on worker groups, under the scheduler that also drives the simulator."""
+"""Runs task graphs on workers, under the scheduler that also drives the simulator."""
 
 from __future__ import annotations
 
 import logging
+import time
 from collections import deque
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 from flexrlhf.core.errors import FlexError, WorkerLost
+from flexrlhf.core.names import Stage
 from flexrlhf.core.timeline import Span
 from flexrlhf.planning.workflow.events import (
+    Action,
+    Event,
     FinishIteration,
     GraphSubmitted,
     StartTask,
+    StartTransfer,
     StopRun,
     TaskFailed,
     TaskFinished,
+    TransferFailed,
+    TransferFinished,
 )
-from flexrlhf.planning.workflow.graph import Graph
+from flexrlhf.planning.workflow.graph import Graph, Task, Transfer
 from flexrlhf.planning.workflow.scheduler import Scheduler
 from flexrlhf.runtime.measurements import Measurements
-from flexrlhf.runtime.worker_group import Outcome, WorkerGroup
+from flexrlhf.runtime.workers import Outcome, Workers
 
 logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class IterationResult:
     """What the tasks of an iteration measured, and when they ran."""
 
-    measurements: Sequence[Measurements]
-    spans: Sequence[Span]
+    iteration: int
+    measurements: list[Measurements] = field(default_factory=list[Measurements])
+    spans: list[Span] = field(default_factory=list[Span])
 
 
 class Executor:
     """Carries out the scheduler's actions and tells it what came of them.
 
     Args:
-        groups: worker groups by name.
+        workers: do the work.
         start_iteration: the first iteration to come, from 0; all weights have that version.
-        deadline_s: the longest that one task may take.
+        deadline_s: the longest that one task or transfer may take.
     """
 
-    def __init__(
-        self, groups: Mapping[str, WorkerGroup], *, start_iteration: int, deadline_s: float
-    ) -> None:
-        self._groups = groups
+    def __init__(self, workers: Workers, *, start_iteration: int, deadline_s: float) -> None:
+        self._workers = workers
         self._deadline_s = deadline_s
         self._scheduler = Scheduler(start_iteration)
+        self._results: dict[int, IterationResult] = {}
+        self._stages: dict[int, dict[str, Stage]] = {}
+        self._started_s: dict[tuple[int, str], float] = {}
+        """When each item in progress was started, the oldest first."""
+        self._finished: deque[IterationResult] = deque()
+
+    @property
+    def num_in_flight(self) -> int:
+        """Iterations that were submitted and whose result was not taken."""
+        return len(self._results) + len(self._finished)
 
     def run(self, graph: Graph) -> IterationResult:
-        """Runs one iteration to its end.
+        """Runs one iteration to its end, where no other is in flight.
 
         Raises:
             WorkerLost: a task raised something unexpected, or did not end before its deadline.
             FlexError: a task raised it.
         """
-        outcomes: list[Outcome] = []
-        busy: deque[str] = deque()
-        actions = deque(self._scheduler.handle(GraphSubmitted(graph)))
-        while True:
-            while actions:
-                action = actions.popleft()
-                if isinstance(action, FinishIteration):
-                    return _result(outcomes)
-                if isinstance(action, StopRun):
-                    raise _failure(outcomes[-1])
-                assert isinstance(action, StartTask), "one group has no transfers"
-                self._groups[action.task.group].submit(action.task)
-                busy.append(action.task.group)
-            outcome = self._groups[busy.popleft()].collect(self._deadline_s)
-            outcomes.append(outcome)
-            actions.extend(self._scheduler.handle(_event(outcome)))
+        self.submit(graph)
+        return self.finish_next()
+
+    def submit(self, graph: Graph) -> None:
+        """Lets the next iteration begin as far as weights and groups allow."""
+        self._results[graph.iteration] = IterationResult(graph.iteration)
+        self._stages[graph.iteration] = {task.name: task.stage for task in graph.tasks}
+        self._carry_out(self._scheduler.handle(GraphSubmitted(graph)))
+
+    def finish_next(self) -> IterationResult:
+        """Returns the oldest iteration in flight when it is finished.
+
+        Raises:
+            WorkerLost: a task raised something unexpected, or did not end before its deadline.
+            FlexError: a task raised it.
+        """
+        while not self._finished:
+            oldest_s = next(iter(self._started_s.values()))
+            outcome = self._workers.collect(oldest_s + self._deadline_s - time.monotonic())
+            self._note(outcome)
+            actions = self._scheduler.handle(_event(outcome))
+            if any(isinstance(action, StopRun) for action in actions):
+                raise _failure(outcome)
+            self._carry_out(actions)
+        return self._finished.popleft()
+
+    def _carry_out(self, actions: Sequence[Action]) -> None:
+        for action in actions:
+            match action:
+                case StartTask(item) | StartTransfer(item):
+                    self._started_s[item.iteration, item.name] = time.monotonic()
+                    self._workers.start(item)
+                case FinishIteration(iteration):
+                    self._workers.finish(iteration)
+                    del self._stages[iteration]
+                    self._finished.append(self._results.pop(iteration))
+                case StopRun():
+                    raise AssertionError("the failed item is known where its outcome is")
+
+    def _note(self, outcome: Outcome) -> None:
+        item = outcome.item
+        del self._started_s[item.iteration, item.name]
+        result = self._results[item.iteration]
+        result.measurements += [stint.measurements for stint in outcome.stints]
+        result.spans += _spans(outcome, self._stages[item.iteration])
 
 
-def _event(outcome: Outcome) -> TaskFinished | TaskFailed:
-    task = outcome.task
+def _event(outcome: Outcome) -> Event:
+    item, is_task = outcome.item, isinstance(outcome.item, Task)
     if outcome.error is None:
-        return TaskFinished(task.name, task.iteration)
-    return TaskFailed(task.name, task.iteration, str(outcome.error))
+        ended = TaskFinished if is_task else TransferFinished
+        return ended(item.name, item.iteration)
+    failed = TaskFailed if is_task else TransferFailed
+    return failed(item.name, item.iteration, str(outcome.error))
 
 
 def _failure(outcome: Outcome) -> BaseException:
-    """Returns what a failed task's error means to the user, with role and task."""
+    """Returns what a failed item's error means to the user, with role and task."""
     error = outcome.error
     if isinstance(error, FlexError):
         return error
-    task = outcome.task
-    logger.error("task %s failed", task.name, exc_info=error)
+    item = outcome.item
+    kind = "Task" if isinstance(item, Task) else "Transfer"
+    logger.error("%s %s failed", kind.lower(), item.name, exc_info=error)
     lost = WorkerLost(
-        f"Task {task.name} of iteration {task.iteration + 1} failed: "
+        f"{kind} {item.name} of iteration {item.iteration + 1} failed: "
         f"{type(error).__name__}: {error}",
         "A task raises only errors of this program, which say what to do.",
         "Look at the stack in the run folder's log.txt: if it is no fault of yours, report it.",
@@ -98,21 +146,23 @@ def _failure(outcome: Outcome) -> BaseException:
     return lost
 
 
-def _result(outcomes: Sequence[Outcome]) -> IterationResult:
-    return IterationResult(
-        measurements=[outcome.measurements for outcome in outcomes],
-        spans=[_span(outcome) for outcome in outcomes],
-    )
-
-
-def _span(outcome: Outcome) -> Span:
-    task = outcome.task
-    return Span(
-        name=task.name,
-        track=task.group,
-        stage=task.stage,
-        role=task.role,
-        start_s=outcome.start_s,
-        end_s=outcome.end_s,
-        iteration=task.iteration + 1,
-    )
+def _spans(outcome: Outcome, stages: dict[str, Stage]) -> list[Span]:
+    """Returns one span per worker; a transfer belongs to the stage that waits for it."""
+    item = outcome.item
+    if isinstance(item, Transfer):
+        stage, role, moved = stages[item.targets[0]], None, item.kind
+    else:
+        stage, role, moved = item.stage, item.role, None
+    return [
+        Span(
+            name=item.name,
+            track=stint.track,
+            stage=stage,
+            role=role,
+            start_s=stint.start_s,
+            end_s=stint.end_s,
+            iteration=item.iteration + 1,
+            transfer=moved,
+        )
+        for stint in outcome.stints
+    ]

@@ -10,11 +10,11 @@ from typing import Any
 
 import torch
 from torch import nn
-from transformers import PreTrainedTokenizerBase
 
 from flexrlhf.config.resolution import batch_sizes, settled, spec_of
 from flexrlhf.config.schema import RunConfig
 from flexrlhf.core.algorithm_specs import AlgorithmSpec
+from flexrlhf.core.clock import Clock
 from flexrlhf.core.names import Role
 from flexrlhf.learning.data.collation import item_tokens
 from flexrlhf.learning.data.order import SeededOrder
@@ -23,7 +23,8 @@ from flexrlhf.learning.training.optimizer import OptimizerSettings
 from flexrlhf.learning.training.step import RoleTrainer
 from flexrlhf.planning.workflow.iteration import IterationShape
 from flexrlhf.runtime.datasets import RunData
-from flexrlhf.runtime.evaluation import Evaluation, answer_evaluation, loss_evaluation
+from flexrlhf.runtime.evaluation import EvaluationResult, answer_evaluation, loss_evaluation
+from flexrlhf.runtime.in_process import InProcessWorkers
 from flexrlhf.runtime.item_source import ItemSource, RowSource
 from flexrlhf.runtime.micro_batch_limit import ItemLimit, MicroBatchLimit, TokenLimit
 from flexrlhf.runtime.mini_batch_steps import MiniBatchSteps, StepSettings
@@ -33,20 +34,24 @@ from flexrlhf.runtime.rollout_launch import build_rollouts
 from flexrlhf.runtime.rollouts import Rollouts
 from flexrlhf.runtime.trial_step import measured_micro_batch_tokens
 from flexrlhf.runtime.worker import Worker
+from flexrlhf.runtime.workers import Workers
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class Launched:
-    """A worker ready for its first task, and what the loop must know of it."""
+    """A worker of this process, ready for its first task, and what the loop must know of it."""
 
     worker: Worker
     config: RunConfig
     """With every `auto` replaced by its value."""
     spec: AlgorithmSpec
     shape: IterationShape
-    tokenizer: PreTrainedTokenizerBase
+
+    def connect(self, clock: Clock) -> Workers:
+        """Takes the worker into use, with a clock for its spans."""
+        return InProcessWorkers({"main": self.worker}, clock)
 
 
 def launch(config: RunConfig, data: RunData) -> Launched:
@@ -70,9 +75,10 @@ def launch(config: RunConfig, data: RunData) -> Launched:
         trainers,
         source,
         MiniBatchSteps(spec.data, _step_settings(config, limit), trainers, source),
-        evaluation=_evaluation(config, spec, trainers, data, source),
+        tokenizer=roles.tokenizer,
+        evaluate=_evaluation(config, spec, trainers, data, source),
     )
-    return Launched(worker, config, spec, _shape(config, spec, limit, item), roles.tokenizer)
+    return Launched(worker, config, spec, _shape(config, spec, limit, item))
 
 
 def longest_sequence(config: RunConfig, spec: AlgorithmSpec, data: RunData) -> int:
@@ -182,12 +188,12 @@ def _evaluation(
     trainers: Mapping[Role, RoleTrainer],
     data: RunData,
     source: ItemSource,
-) -> Evaluation | None:
+) -> Callable[[], EvaluationResult] | None:
     section = config.data.evaluation
     if section is None:
         return None
     if isinstance(source, Rollouts):
-        run = answer_evaluation(
+        return answer_evaluation(
             source.generator,
             source.reward,
             data.evaluation,
@@ -195,6 +201,4 @@ def _evaluation(
             replace(source.sampling, greedy=section.greedy),
             context=source.context,
         )
-    else:
-        run = loss_evaluation(spec.data, trainers[spec.trained[0]], data.evaluation)
-    return Evaluation(section.every, config.training.iterations, run)
+    return loss_evaluation(spec.data, trainers[spec.trained[0]], data.evaluation)

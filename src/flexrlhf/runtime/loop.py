@@ -9,20 +9,23 @@ from pathlib import Path
 from typing import Any, Final, Protocol
 
 from flexrlhf.config.resolution import settled
-from flexrlhf.core.clock import WallClock
+from flexrlhf.config.schema import RunConfig
+from flexrlhf.core.algorithm_specs import AlgorithmSpec
+from flexrlhf.core.clock import Clock, WallClock
 from flexrlhf.core.errors import DataError
 from flexrlhf.core.timeline import Span, Timeline, read_trace, write_trace
 from flexrlhf.planning.placement.plan import Plan
 from flexrlhf.planning.workflow.graph import Graph
 from flexrlhf.planning.workflow.iteration import iteration_graph
+from flexrlhf.planning.workflow.shape import IterationShape
+from flexrlhf.runtime.evaluation import is_evaluated
 from flexrlhf.runtime.executor import Executor, IterationResult
-from flexrlhf.runtime.launch import Launched
 from flexrlhf.runtime.measurements import joined
 from flexrlhf.runtime.records import RunRecords
 from flexrlhf.runtime.recover import CheckpointStore, seed_random_states
 from flexrlhf.runtime.run_folder import write_failure
 from flexrlhf.runtime.telemetry import memory_efficiency, timeline_metrics
-from flexrlhf.runtime.worker_group import InProcessGroup
+from flexrlhf.runtime.workers import Workers
 
 logger = logging.getLogger(__name__)
 
@@ -44,13 +47,36 @@ class Listener(Protocol):
         ...
 
 
+class Launched(Protocol):
+    """Workers that are ready for their first task, and what the loop must know of them."""
+
+    @property
+    def config(self) -> RunConfig:
+        """The run, with every `auto` replaced by its value."""
+        ...
+
+    @property
+    def spec(self) -> AlgorithmSpec:
+        """What its algorithm needs."""
+        ...
+
+    @property
+    def shape(self) -> IterationShape:
+        """How an iteration is cut."""
+        ...
+
+    def connect(self, clock: Clock) -> Workers:
+        """Takes the workers into use, with a clock for their spans."""
+        ...
+
+
 class TrainingRun:
     """One run or stage: its workers, its folder, and how far it has come.
 
     Args:
         name: of the stage, for messages.
         folder: the run folder.
-        launched: the worker and its config.
+        launched: the workers and their config.
         plan: where the roles sit.
         predicted: iterations as the planner expects them, which `timeline.json` shows beside.
     """
@@ -73,17 +99,16 @@ class TrainingRun:
         self._every = run.checkpoint_every
         self._deadline_s = run.task_deadline_s
         self._checkpoints = CheckpointStore(folder / "checkpoints", keep=run.keep_checkpoints)
-        self._records = RunRecords(folder, run.trackers, recorded_samples=run.recorded_samples)
+        self._records = RunRecords(folder, run.trackers)
         self._worst_gap = settled(launched.config.rollout.gap_alarm)
         self._timeline = _earlier_timeline(folder / "timeline.json")
-        self._group = InProcessGroup("main", launched.worker, _clock_after(self._timeline))
+        self._workers = launched.connect(_clock_after(self._timeline))
+        self._tracks = self._workers.tracks
 
     def train(self, listener: Listener) -> None:
         """Trains from the newest checkpoint, or from the start, to the last iteration."""
         finished = self._restore()
-        executor = Executor(
-            {"main": self._group}, start_iteration=finished, deadline_s=self._deadline_s
-        )
+        executor = Executor(self._workers, start_iteration=finished, deadline_s=self._deadline_s)
         listener.start_stage(self.name, self.iterations, finished)
         if finished == 0:
             self._record_initial_evaluation()
@@ -103,19 +128,19 @@ class TrainingRun:
         Raises:
             RunFailed: the folder cannot be written.
         """
-        self._group.close()
+        self._workers.close()
         self._records.close()
         self._write_timeline()
 
     def _graph(self, iteration: int) -> Graph:
         return iteration_graph(self._launched.spec, self._plan, self._launched.shape, iteration)
 
-    def _ask(self, method: str, *arguments: Any) -> Any:
-        return self._group.call(method, *arguments, deadline_s=self._deadline_s)
+    def _ask(self, method: str, *arguments: Any) -> list[Any]:
+        return self._workers.ask(method, *arguments, deadline_s=self._deadline_s)
 
     def _metrics(self, result: IterationResult) -> dict[str, float]:
         """Joins what tasks measured with what the timeline and the memory show."""
-        timeline = Timeline(["main"], result.spans)
+        timeline = Timeline(self._tracks, result.spans)
         metrics = joined(result.measurements)
         metrics |= timeline_metrics(timeline, timeline.iterations[0])
         for count in ("samples", "tokens"):
@@ -123,14 +148,21 @@ class TrainingRun:
             metrics[f"throughput/{count}_per_s"] = rate
         for whole in WHOLE_NUMBERS & metrics.keys():
             metrics[whole] = int(metrics[whole])
-        metrics["memory/peak_bytes"] = self._ask("peak_bytes")
-        metrics["memory/efficiency"] = memory_efficiency(result.spans, self._ask("role_bytes"))
+        metrics["memory/peak_bytes"] = max(self._ask("peak_bytes"))
+        held = dict(zip(self._tracks, self._ask("role_bytes"), strict=True))
+        metrics["memory/efficiency"] = memory_efficiency(result.spans, held)
         return metrics
 
     def _evaluation(self, iteration: int) -> dict[str, float]:
-        metrics, samples = self._ask("evaluate", iteration)
-        self._records.write_samples(iteration, samples, "evaluation")
-        return dict(metrics)
+        if not is_evaluated(self._launched.config, iteration):
+            return {}
+        self._ask("answer_held_out")
+        count = self._launched.config.run.recorded_samples
+        answers = self._ask("judge_held_out", count)
+        rows = [row for _, of_worker in answers for row in of_worker]
+        rows.sort(key=lambda row: row["sample_id"])
+        self._records.write_samples(iteration, rows[:count], "evaluation")
+        return joined(measured for measured, _ in answers)
 
     def _record_initial_evaluation(self) -> None:
         metrics = self._evaluation(0)
@@ -140,7 +172,8 @@ class TrainingRun:
     def _record(self, iteration: int, metrics: Mapping[str, float]) -> None:
         self._records.write(iteration, metrics)
         count = self._launched.config.run.recorded_samples
-        self._records.write_samples(iteration, self._ask("first_samples", count), "train")
+        rows = [row for of_worker in self._ask("first_samples", count) for row in of_worker]
+        self._records.write_samples(iteration, rows[:count], "train")
         gap = metrics.get("logprob_gap/max", 0.0)
         if not gap <= self._worst_gap:  # nan alarms too
             self._worst_gap = 2 * gap  # one warning, and another only if it grows
@@ -157,19 +190,28 @@ class TrainingRun:
         return iteration % self._every == 0 or iteration == self.iterations
 
     def _save(self, iteration: int) -> None:
-        held = self._ask("role_bytes")
+        trained = self._launched.spec.trained
         self._checkpoints.save(
             iteration,
             lambda folder: self._ask("save", folder),
-            {"worker": self._ask("state")},
-            num_bytes=sum(held[role].saved for role in self._launched.spec.trained),
+            {"worker": self._state()},
+            num_bytes=sum(
+                held.saved
+                for of_worker in self._ask("role_bytes")
+                for role, held in of_worker.items()
+                if role in trained
+            ),
         )
         self._write_timeline()
+
+    def _state(self) -> dict[str, Any]:
+        """Returns what the workers must remember besides their shards; all that do say the same."""
+        return next((state for state in self._ask("state") if state), {})
 
     def _write_models(self) -> None:
         folder = self._folder / "model"
         try:
-            self._ask("write_models", folder, self._launched.tokenizer)
+            self._ask("write_models", folder)
         except OSError as error:
             raise write_failure(folder, error) from error
 
@@ -190,10 +232,11 @@ class TrainingRun:
             self._ask("restore_state", state.get("worker", {}))
             logger.info("%s: going on after iteration %d", self.name, finished)
         self._records.restart_after(
-            finished if state is not None else -1, self._launched.worker.is_evaluated
+            finished if state is not None else -1,
+            lambda iteration: is_evaluated(self._launched.config, iteration),
         )
         kept = [s for s in self._timeline.spans if (s.iteration or 0) <= finished]
-        self._timeline = Timeline(["main"], kept)
+        self._timeline = Timeline(self._tracks, kept)
         return finished
 
 
@@ -201,10 +244,10 @@ def _earlier_timeline(path: Path) -> Timeline:
     """Returns the timeline that an interrupted run left, or an empty one."""
     if path.is_file():
         try:
-            return read_trace(path).get("measured", Timeline(["main"]))
+            return read_trace(path).get("measured", Timeline())
         except DataError as error:  # no reason not to go on training
             logger.warning("The timeline begins anew: %s", error.wrong)
-    return Timeline(["main"])
+    return Timeline()
 
 
 def _newest(timeline: Timeline, spans: Sequence[Span]) -> Timeline:

@@ -36,14 +36,12 @@ class RunRecords:
     Args:
         folder: the run folder.
         trackers: names from `TRACKERS`.
-        recorded_samples: answers written per iteration, from the start of the batch.
     """
 
-    def __init__(self, folder: Path, trackers: Sequence[str], *, recorded_samples: int) -> None:
+    def __init__(self, folder: Path, trackers: Sequence[str]) -> None:
         self._folder = folder
         self._metrics = folder / "metrics.jsonl"
         self._samples = folder / "samples.jsonl"
-        self._recorded_samples = recorded_samples
         self._trackers: list[Tracker] = [
             load_plugin("run.trackers", TRACKERS, name)(folder) for name in trackers
         ]
@@ -76,10 +74,9 @@ class RunRecords:
             for tracker in self._trackers:
                 tracker.write(iteration, metrics)
 
-    def write_samples(self, iteration: int, samples: Sequence[Sample], kind: str) -> None:
-        """Appends the first few answers of finished iteration `iteration`."""
-        chosen = samples[: self._recorded_samples]
-        _append(self._samples, [_sample_row(iteration, sample, kind) for sample in chosen])
+    def write_samples(self, iteration: int, rows: Sequence[Mapping[str, Any]], kind: str) -> None:
+        """Appends answers of finished iteration `iteration`, as `sample_row` gives them."""
+        _append(self._samples, [{"iteration": iteration, "kind": kind, **row} for row in rows])
 
     def close(self) -> None:
         """Flushes the trackers."""
@@ -108,10 +105,9 @@ def _without_evaluation(row: Mapping[str, Any]) -> Mapping[str, Any]:
     return {key: value for key, value in row.items() if not key.startswith("eval/")}
 
 
-def _sample_row(iteration: int, sample: Sample, kind: str) -> dict[str, Any]:
+def sample_row(sample: Sample) -> dict[str, Any]:
+    """Returns what `samples.jsonl` says of an answer."""
     return {
-        "iteration": iteration,
-        "kind": kind,
         "sample_id": sample.sample_id,
         "prompt": sample.prompt.text,
         "response": sample.text,

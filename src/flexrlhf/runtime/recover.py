@@ -51,7 +51,7 @@ class CheckpointStore:
     def save(
         self,
         iteration: int,
-        save_roles: Callable[[Path], None],
+        save_roles: Callable[[Path], object],
         state: Mapping[str, Any],
         *,
         num_bytes: int,
@@ -81,7 +81,7 @@ class CheckpointStore:
         self._remove_old()
         return folder
 
-    def load(self, load_roles: Callable[[Path], None]) -> dict[str, Any] | None:
+    def load(self, load_roles: Callable[[Path], object]) -> dict[str, Any] | None:
         """Restores the newest checkpoint and returns its state, or None when there is none.
 
         Raises:

@@ -46,18 +46,24 @@ def timeline_metrics(timeline: Timeline, iteration: int) -> dict[str, float]:
     return metrics
 
 
-def memory_efficiency(spans: Sequence[Span], roles: Mapping[Role, RoleBytes]) -> float:
+def memory_efficiency(
+    spans: Sequence[Span], roles: Mapping[str, Mapping[Role, RoleBytes]]
+) -> float:
     """Returns useful over held bytes, integrated over the spans of an iteration.
 
     Useful are the weights of the role that works, and while it trains also its gradients and
     moments; held are the bytes of all roles from the first start to the last end.
+
+    Args:
+        spans: of one iteration.
+        roles: what each track holds.
     """
-    held = sum(role.held for role in roles.values())
+    held = sum(role.held for of_track in roles.values() for role in of_track.values())
     start_s = min(span.start_s for span in spans)
     end_s = max(span.end_s for span in spans)
     useful = 0.0
     for span in spans:
-        role = roles.get(span.role) if span.role else None
+        role = roles[span.track].get(span.role) if span.role else None
         if role is not None:
             working = role.held if span.stage == "train" else role.weights
             useful += working * span.duration_s

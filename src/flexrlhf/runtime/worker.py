@@ -6,7 +6,7 @@ items or to the training on them; samples stay here, and only small reports go b
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -17,16 +17,16 @@ from transformers import PreTrainedTokenizerBase
 from flexrlhf.core.atomic_files import atomic_folder
 from flexrlhf.core.errors import RunFailed
 from flexrlhf.core.names import Role
-from flexrlhf.learning.data.experience import Sample
 from flexrlhf.learning.models.saving import write_model
 from flexrlhf.learning.models.soundness import unusable_weight
 from flexrlhf.learning.training.memory import peak_bytes, reset_peak
 from flexrlhf.learning.training.step import RoleTrainer
 from flexrlhf.planning.workflow.graph import Operation, Task
-from flexrlhf.runtime.evaluation import Evaluation
+from flexrlhf.runtime.evaluation import EvaluationResult
 from flexrlhf.runtime.item_source import ItemSource
-from flexrlhf.runtime.measurements import Measurements
+from flexrlhf.runtime.measurements import Measurement, Measurements
 from flexrlhf.runtime.mini_batch_steps import MiniBatchSteps
+from flexrlhf.runtime.records import sample_row
 from flexrlhf.runtime.telemetry import RoleBytes
 
 _TRAINING: Final[frozenset[Operation]] = frozenset({"forward_backward", "optimizer_step"})
@@ -40,7 +40,8 @@ class Worker:
         trainers: trained roles.
         source: makes the items that an iteration trains on.
         steps: trains on them.
-        evaluation: held-out rows, where the run has any.
+        evaluate: looks at the held-out rows, where the run has any.
+        tokenizer: goes into the folders of finished models.
     """
 
     def __init__(
@@ -50,13 +51,15 @@ class Worker:
         source: ItemSource,
         steps: MiniBatchSteps,
         *,
-        evaluation: Evaluation | None = None,
+        tokenizer: PreTrainedTokenizerBase,
+        evaluate: Callable[[], EvaluationResult] | None = None,
     ) -> None:
         self.models = models
         self.trainers = trainers
         self.source = source
         self.steps = steps
-        self.evaluation = evaluation
+        self.evaluate = evaluate
+        self.tokenizer = tokenizer
         self._iteration: int | None = None
 
     def run(self, task: Task) -> Measurements:
@@ -67,24 +70,24 @@ class Worker:
         work = self.steps if task.operation in _TRAINING else self.source
         return work.run(task)
 
-    def first_samples(self, count: int) -> list[Sample]:
-        """Returns the first answers of the iteration in progress."""
-        return self.source.samples[:count]
+    def first_samples(self, count: int) -> list[dict[str, Any]]:
+        """Returns the rows of `samples.jsonl` for the first answers of the iteration at hand."""
+        return [sample_row(sample) for sample in self.source.samples[:count]]
 
     @property
     def device(self) -> torch.device:
         """The device of this worker."""
         return next(next(iter(self.models.values())).parameters()).device
 
-    def evaluate(self, iteration: int) -> tuple[Mapping[str, float], Sequence[Sample]]:
-        """Returns metrics `eval/*` of the held-out rows and the answers, where due."""
-        if self.evaluation is None or not self.evaluation.is_due(iteration):
-            return {}, []
-        return self.evaluation.run()
+    def answer_held_out(self) -> None:
+        """Does nothing: on one device `judge_held_out` answers too."""
 
-    def is_evaluated(self, iteration: int) -> bool:
-        """Returns whether finished iteration `iteration` is evaluated."""
-        return self.evaluation is not None and self.evaluation.is_due(iteration)
+    def judge_held_out(self, count: int) -> tuple[Measurements, list[dict[str, Any]]]:
+        """Returns metrics `eval/*` of the held-out rows, and the rows of the first answers."""
+        assert self.evaluate is not None, "the loop asks only where there are held-out rows"
+        metrics, samples = self.evaluate()
+        measured = {name: Measurement(value) for name, value in metrics.items()}
+        return measured, [sample_row(sample) for sample in samples[:count]]
 
     def save(self, folder: Path) -> None:
         """Writes every trained role's shard into a folder of its own.
@@ -113,12 +116,12 @@ class Worker:
         """
         self.source.restore_state(state)
 
-    def write_models(self, folder: Path, tokenizer: PreTrainedTokenizerBase) -> None:
+    def write_models(self, folder: Path) -> None:
         """Writes the trained roles as Hugging Face folders; `folder` appears whole or not."""
         with atomic_folder(folder) as partial:
             for role, trainer in self.trainers.items():
                 (partial / role).mkdir()
-                write_model(trainer.backend.model, tokenizer, partial / role)
+                write_model(trainer.backend.model, self.tokenizer, partial / role)
 
     def role_bytes(self) -> dict[Role, RoleBytes]:
         """Returns the memory that each role holds all the time."""

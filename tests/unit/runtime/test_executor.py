@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 from dataclasses import dataclass, field
 
 import pytest
@@ -10,8 +11,9 @@ import pytest
 from flexrlhf.core.errors import ConfigError, FlexError, RunFailed, StaleWeights, WorkerLost
 from flexrlhf.planning.workflow.graph import Task
 from flexrlhf.runtime.executor import Executor
+from flexrlhf.runtime.in_process import InProcessWorkers
 from flexrlhf.runtime.measurements import Measurement
-from flexrlhf.runtime.worker_group import InProcessGroup, Outcome
+from flexrlhf.runtime.workers import Outcome, Stint
 
 
 @dataclass
@@ -19,14 +21,14 @@ class FakeGroup:
     """Does each task in one second, and fails where it is told to."""
 
     failing: dict[str, BaseException] = field(default_factory=dict)
-    name: str = "main"
     done: list[Task] = field(default_factory=list)
     deadlines: list[float] = field(default_factory=list)
+    finished: list[int] = field(default_factory=list)
     _task: Task | None = None
 
-    def submit(self, task: Task) -> None:
+    def start(self, item: Task) -> None:
         assert self._task is None, "one task at a time"
-        self._task = task
+        self._task = item
 
     def collect(self, deadline_s: float) -> Outcome:
         assert self._task is not None
@@ -35,7 +37,11 @@ class FakeGroup:
         self.done.append(task)
         self.deadlines.append(deadline_s)
         measurements = {task.operation: Measurement(start_s)}
-        return Outcome(task, start_s, start_s + 1, measurements, self.failing.get(task.name))
+        stint = Stint("main", start_s, start_s + 1, measurements)
+        return Outcome(task, [stint], self.failing.get(task.name))
+
+    def finish(self, iteration: int) -> None:
+        self.finished.append(iteration)
 
 
 class FakeWorker:
@@ -61,7 +67,7 @@ class FakeClock:
 
 
 def executor(group, start_iteration=0, deadline_s=10.0) -> Executor:
-    return Executor({"main": group}, start_iteration=start_iteration, deadline_s=deadline_s)
+    return Executor(group, start_iteration=start_iteration, deadline_s=deadline_s)
 
 
 @pytest.mark.parametrize("algorithm", ["ppo", "grpo", "sft", "reward_model"])
@@ -88,6 +94,7 @@ def test_iterations_follow_each_other_on_one_executor(make_graph):
     assert versions == [3, 4, 5]
     installed = [task.weight_version for task in group.done if task.operation == "install"]
     assert installed == [4, 5, 6]
+    assert group.finished == [3, 4, 5]
 
 
 def test_spans_and_measurements_are_those_of_the_tasks(make_graph):
@@ -105,7 +112,7 @@ def test_spans_and_measurements_are_those_of_the_tasks(make_graph):
 def test_the_deadline_reaches_every_wait(make_graph):
     group = FakeGroup()
     executor(group, deadline_s=7.5).run(make_graph())
-    assert set(group.deadlines) == {7.5}
+    assert all(7.0 < deadline_s <= 7.5 for deadline_s in group.deadlines)
 
 
 @pytest.mark.parametrize("name", ["generate/0", "rewards/reward/0", "advantage", "install/main"])
@@ -130,8 +137,8 @@ def test_errors_that_say_what_to_do_pass_through(make_graph, error):
     assert caught.value is error
 
 
-def in_process(action, name="rewards/reward/0") -> InProcessGroup:
-    return InProcessGroup("main", FakeWorker(name, action), FakeClock())
+def in_process(action, name="rewards/reward/0") -> InProcessWorkers:
+    return InProcessWorkers({"main": FakeWorker(name, action)}, FakeClock())
 
 
 def raising(error: BaseException):
@@ -166,5 +173,5 @@ def test_whatever_user_code_raises_ends_the_run_and_not_the_thread(make_graph, e
     group = in_process(raising(error))
     with pytest.raises(WorkerLost, match=f"rewards/reward/0 .*{type(error).__name__}"):
         executor(group).run(make_graph())
-    assert group._thread.is_alive()
+    assert "worker-main" in {thread.name for thread in threading.enumerate()}
     group.close()

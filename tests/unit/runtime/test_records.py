@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from flexrlhf.core.errors import RunFailed
-from flexrlhf.runtime.records import RunRecords, read_rows
+from flexrlhf.runtime.records import RunRecords, read_rows, sample_row
 
 
 @pytest.fixture
 def records(tmp_path: Path) -> RunRecords:
-    return RunRecords(tmp_path, [], recorded_samples=2)
+    return RunRecords(tmp_path, [])
 
 
 def always(iteration: int) -> bool:
@@ -43,10 +43,10 @@ def test_numbers_come_back_as_they_were(records, tmp_path):
 
 
 def test_the_first_few_answers_are_kept(records, tmp_path, make_sample):
-    samples = [make_sample(n, 3 + n, text="línea\u2028\n\x1cend") for n in range(4)]
+    samples = [make_sample(n, 3 + n, text="línea\u2028\n\x1cend") for n in range(2)]
     for sample in samples:
         sample.reward, sample.reward_parts = 1.5, {"math": 1.0, "length": 0.5}
-    records.write_samples(3, samples, "train")
+    records.write_samples(3, [sample_row(sample) for sample in samples], "train")
     rows = read_rows(tmp_path / "samples.jsonl")
     assert [row["sample_id"] for row in rows] == [0, 1]
     assert rows[1] == {
@@ -65,7 +65,7 @@ def test_the_first_few_answers_are_kept(records, tmp_path, make_sample):
 def test_a_resumed_run_drops_what_came_after_its_checkpoint(records, tmp_path, make_sample):
     for iteration in range(5):
         records.write(iteration, {"x": 1.0})
-        records.write_samples(iteration, [make_sample()], "train")
+        records.write_samples(iteration, [sample_row(make_sample())], "train")
     records.restart_after(2, always)
     assert iterations(tmp_path / "metrics.jsonl") == [0, 1, 2]
     assert iterations(tmp_path / "samples.jsonl") == [0, 1, 2]
@@ -77,8 +77,8 @@ def test_an_evaluation_that_is_due_no_longer_is_forgotten(records, tmp_path, mak
     """Iteration 3 was the last of the first start, and was evaluated for that alone."""
     for iteration in (2, 3):
         records.write(iteration, {"reward/mean": 0.5, "eval/reward": 1.0})
-        records.write_samples(iteration, [make_sample()], "train")
-        records.write_samples(iteration, [make_sample()], "evaluation")
+        records.write_samples(iteration, [sample_row(make_sample())], "train")
+        records.write_samples(iteration, [sample_row(make_sample())], "evaluation")
     records.restart_after(3, lambda iteration: iteration % 2 == 0)
     assert read_rows(tmp_path / "metrics.jsonl") == [
         {"iteration": 2, "reward/mean": 0.5, "eval/reward": 1.0},
@@ -117,7 +117,9 @@ def test_a_line_that_a_kill_has_torn_is_left_out(records, tmp_path, length):
 def test_a_disk_that_takes_no_more(records, tmp_path, make_sample, write):
     for name in ("metrics.jsonl", "samples.jsonl"):
         (tmp_path / name).symlink_to("/dev/full")
-    arguments = {"write": ({"x": 1.0},), "write_samples": ([make_sample()], "train")}[write]
+    arguments = {"write": ({"x": 1.0},), "write_samples": ([sample_row(make_sample())], "train")}[
+        write
+    ]
     with pytest.raises(RunFailed, match=r"Writing .*jsonl failed: No space left") as caught:
         getattr(records, write)(1, *arguments)
     assert "--resume" in caught.value.do
@@ -131,7 +133,7 @@ def scalars(folder: Path, name: str) -> list[tuple[int, float]]:
 
 
 def test_tensorboard_gets_every_metric(tmp_path):
-    records = RunRecords(tmp_path, ["tensorboard"], recorded_samples=2)
+    records = RunRecords(tmp_path, ["tensorboard"])
     for iteration in (1, 2):
         records.write(iteration, {"reward/mean": 0.5 * iteration, "samples": 8})
     assert scalars(tmp_path, "reward/mean") == [(1, 0.5), (2, 1.0)]  # before the run ends
@@ -141,7 +143,7 @@ def test_tensorboard_gets_every_metric(tmp_path):
 
 def test_tensorboard_forgets_what_an_interrupted_run_wrote_after_its_checkpoint(tmp_path):
     for first, value in ((1, 0.25), (3, 0.75)):
-        records = RunRecords(tmp_path, ["tensorboard"], recorded_samples=2)
+        records = RunRecords(tmp_path, ["tensorboard"])
         for iteration in range(first, first + 4):
             records.write(iteration, {"x": value})
         records.close()
@@ -151,7 +153,7 @@ def test_tensorboard_forgets_what_an_interrupted_run_wrote_after_its_checkpoint(
 
 def test_a_tracker_on_a_full_disk(small_disk):
     """No thread of the tracker may print a traceback of its own, either."""
-    records = RunRecords(small_disk, ["tensorboard"], recorded_samples=2)
+    records = RunRecords(small_disk, ["tensorboard"])
     records.write(1, {"x": 1.0})
     (small_disk / "metrics.jsonl").unlink()
     (small_disk / "metrics.jsonl").symlink_to("/dev/null")
@@ -164,7 +166,7 @@ def test_a_tracker_on_a_full_disk(small_disk):
 
 
 def test_a_tracker_that_was_never_written_to_leaves_nothing(tmp_path):
-    RunRecords(tmp_path, ["tensorboard"], recorded_samples=2).close()
+    RunRecords(tmp_path, ["tensorboard"]).close()
     assert list(tmp_path.iterdir()) == []
 
 
@@ -173,5 +175,5 @@ def test_a_damaged_line_costs_no_other(tmp_path: Path, damage):
     path = tmp_path / "metrics.jsonl"
     path.write_bytes(b'{"iteration": 1}\n' + damage + b'\n{"iteration": 2}\n{"iterat')
     assert iterations(path) == [1, 2]
-    RunRecords(tmp_path, [], recorded_samples=1).restart_after(1, always)
+    RunRecords(tmp_path, []).restart_after(1, always)
     assert path.read_bytes() == b'{"iteration": 1}\n'

@@ -63,22 +63,22 @@ def test_memory_efficiency_is_useful_over_held():
     """Held: 40 + 20 bytes for 10 s. Useful: 10 B x 5 s of forward work, 40 B x 2 s of training."""
     roles = {"actor": RoleBytes(10, 20), "reference": RoleBytes(20)}
     useful = 10 * (4.0 + 1.0) + 40 * 2.0
-    assert memory_efficiency(SPANS, roles) == pytest.approx(useful / (60 * 10.0))
+    assert memory_efficiency(SPANS, {"main": roles}) == pytest.approx(useful / (60 * 10.0))
 
 
 def test_memory_efficiency_counts_frozen_roles_while_they_score():
     spans = [Span("logprobs/reference/0", "main", "score", "reference", 0.0, 1.0, 1)]
     roles = {"actor": RoleBytes(10, 20), "reference": RoleBytes(20)}
-    assert memory_efficiency(spans, roles) == pytest.approx(20 / 60)
+    assert memory_efficiency(spans, {"main": roles}) == pytest.approx(20 / 60)
 
 
 def test_memory_efficiency_of_a_role_without_a_model():
     """A reward that is a function holds no bytes."""
     spans = [Span("rewards/reward/0", "main", "score", "reward", 0.0, 1.0, 1)]
-    assert memory_efficiency(spans, {"actor": RoleBytes(10, 20)}) == 0.0
-    assert memory_efficiency(spans, {}) == 0.0
+    assert memory_efficiency(spans, {"main": {"actor": RoleBytes(10, 20)}}) == 0.0
+    assert memory_efficiency(spans, {"main": {}}) == 0.0
 
 
 def test_memory_efficiency_of_no_time():
     spans = [Span("generate/0", "main", "generate", "actor", 1.0, 1.0, 1)]
-    assert memory_efficiency(spans, {"actor": RoleBytes(10, 20)}) == 0.0
+    assert memory_efficiency(spans, {"main": {"actor": RoleBytes(10, 20)}}) == 0.0

@@ -13,10 +13,11 @@ from flexrlhf.core.clock import WallClock
 from flexrlhf.core.errors import StaleWeights
 from flexrlhf.planning.placement.one_device import one_device_plan
 from flexrlhf.planning.workflow.iteration import iteration_graph
+from flexrlhf.runtime.evaluation import is_evaluated
 from flexrlhf.runtime.executor import Executor
+from flexrlhf.runtime.in_process import InProcessWorkers
 from flexrlhf.runtime.launch import Launched
 from flexrlhf.runtime.measurements import joined
-from flexrlhf.runtime.worker_group import InProcessGroup
 
 
 def graph_of(launched: Launched, iteration: int):
@@ -26,8 +27,8 @@ def graph_of(launched: Launched, iteration: int):
 
 def run(launched: Launched, iterations: range) -> list[dict[str, float]]:
     """Runs whole iterations and returns their joined measurements."""
-    group = InProcessGroup("main", launched.worker, WallClock())
-    executor = Executor({"main": group}, start_iteration=iterations.start, deadline_s=60)
+    group = InProcessWorkers({"main": launched.worker}, WallClock())
+    executor = Executor(group, start_iteration=iterations.start, deadline_s=60)
     results = [executor.run(graph_of(launched, iteration)) for iteration in iterations]
     group.close()
     return [joined(result.measurements) for result in results]
@@ -135,7 +136,7 @@ def test_rewards_are_scored_as_the_policy_computes_in_training_and_in_evaluation
     launched.worker.models["reward"].base_model.register_forward_hook(
         lambda *_: found.append(torch.is_autocast_enabled("cpu"))
     )
-    launched.worker.evaluate(0)
+    launched.worker.judge_held_out(1)
     num_evaluations = len(found)
     run(launched, range(1))
     assert 0 < num_evaluations < len(found)
@@ -268,7 +269,7 @@ def test_models_are_written_for_every_trained_role(make_launched, tmp_path):
 
     launched = make_launched("ppo")
     run(launched, range(1))
-    launched.worker.write_models(tmp_path / "model", launched.tokenizer)
+    launched.worker.write_models(tmp_path / "model")
     assert sorted(p.name for p in (tmp_path / "model").iterdir()) == ["actor", "critic"]
     assert (tmp_path / "model" / "actor" / "tokenizer.json").is_file()
     for role, auto_class in (
@@ -285,20 +286,19 @@ def evaluation(files, kind: str, **options) -> dict:
 
 
 def test_evaluation_is_due_first_last_and_every_so_often(make_launched, files):
-    worker = make_launched("grpo", data=evaluation(files, "prompts")).worker
-    due = [iteration for iteration in range(4) if worker.evaluate(iteration)[0]]
-    assert due == [0, 2, 3]
-    assert make_launched("grpo").worker.evaluate(0) == ({}, [])
+    config = make_launched("grpo", data=evaluation(files, "prompts")).config
+    assert [iteration for iteration in range(4) if is_evaluated(config, iteration)] == [0, 2, 3]
+    assert not is_evaluated(make_launched("grpo").config, 0)
 
 
 def test_evaluation_of_answers_is_repeatable_and_trains_nothing(make_launched, files):
     launched = make_launched("grpo", data=evaluation(files, "prompts"))
     before = weights(launched)
-    metrics, samples = launched.worker.evaluate(0)
+    metrics, samples = launched.worker.evaluate()
     assert metrics["eval/reward"] == pytest.approx(statistics.fmean(s.reward for s in samples))
     assert metrics["eval/reward_length"] == metrics["eval/reward"]
     assert len(samples) == 3
-    again, same = launched.worker.evaluate(0)
+    again, same = launched.worker.evaluate()
     assert again == metrics
     assert [s.text for s in same] == [s.text for s in samples]
     assert all(torch.equal(tensor, before[name]) for name, tensor in weights(launched).items())
@@ -320,7 +320,7 @@ def test_evaluation_of_losses_is_the_training_loss_before_the_step(
         data=evaluation(files, kind, samples=6),
         training={"prompts_per_iteration": 6},
     )
-    metrics, samples = launched.worker.evaluate(0)
+    metrics, samples = launched.worker.evaluate()
     assert metrics.keys() == names
     assert samples == []
     (trained,) = run(launched, range(1))

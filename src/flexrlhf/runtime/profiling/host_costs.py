@@ -23,6 +23,7 @@ from flexrlhf.learning.scoring.passes import score_logprobs
 from flexrlhf.planning.costs.profiled.constants import PassCost, UpdateCost
 from flexrlhf.planning.workflow.graph import Task
 from flexrlhf.runtime.generation import Generator
+from flexrlhf.runtime.in_process import InProcessWorkers
 from flexrlhf.runtime.measurements import Measurements
 from flexrlhf.runtime.profiling.smallest_run import tokenizer
 from flexrlhf.runtime.profiling.subjects import (
@@ -34,7 +35,6 @@ from flexrlhf.runtime.profiling.subjects import (
     trainer,
 )
 from flexrlhf.runtime.profiling.timing import Work, median_s, medians_s
-from flexrlhf.runtime.worker_group import InProcessGroup
 
 _NARROW: Final = 32
 _SHALLOW, _DEEP = 2, 18
@@ -160,12 +160,12 @@ class _IdleWorker:
 
 def task_s() -> float:
     """Returns the seconds in which a task reaches the worker and its outcome comes back."""
-    group = InProcessGroup("main", _IdleWorker(), WallClock())
+    workers = InProcessWorkers({"main": _IdleWorker()}, WallClock())
     task = Task("profile", 0, "score", "advantage", "main")
     try:
-        return median_s(lambda: (group.submit(task), group.collect(60.0)))
+        return median_s(lambda: (workers.start(task), workers.collect(60.0)))
     finally:
-        group.close()
+        workers.close()
 
 
 def update_cost(device: torch.device) -> UpdateCost:
