@@ -85,6 +85,7 @@ def spec_of(config: Sections) -> AlgorithmSpec:
         share_actor_critic=algorithm.share_actor_critic,
         uses_reference=_kl_coef(algorithm) > 0 or models.reference is not None,
         has_reward_model=models.reward is not None,
+        generated_groups=None if (groups := config.rollout.generated_groups) == "auto" else groups,
     )
 
 
@@ -200,6 +201,7 @@ def _resolved_rollout(config: Sections) -> Rollout:
         update={
             "max_sequences": _or(rollout.max_sequences, largest_part),
             "gap_alarm": _or(rollout.gap_alarm, 2e-2 if is_coarse else 1e-4),
+            "generated_groups": spec_of(config).generated_groups,
             "mean_new_tokens": _or(rollout.mean_new_tokens, float(rollout.max_new_tokens)),
         }
     )

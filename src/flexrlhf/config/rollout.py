@@ -33,6 +33,9 @@ class Rollout(Section):
     """Sample among the most likely tokens that together have this probability; 1 is all."""
     samples_per_prompt: Count = 4
     """Answers per prompt: the group that grpo compares."""
+    generated_groups: Auto | AtLeastOne = "auto"
+    """Groups of answers that a plan takes to be generated for each that is trained on; auto: 3 for
+    dapo, which drops those whose rewards are all equal, else 1."""
     max_sequences: Auto | Count = "auto"
     """Answers decoded at the same time; auto: all of a generation micro-batch."""
     micro_batches: Count = 1

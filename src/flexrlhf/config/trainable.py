@@ -59,6 +59,14 @@ def check_trainable(config: RunConfig, prefix: str = "") -> Iterator[Problem]:
             "it can be planned; generating with it is not built yet.",
             f"Right: {' or '.join(BUILT_ENGINES)}.",
         )
+    groups = config.rollout.generated_groups
+    if config.algorithm.name in BUILT and groups not in ("auto", 1):
+        yield mistake(
+            f"{prefix}rollout.generated_groups",
+            groups,
+            f"it is a supposition for planning; {config.algorithm.name} trains on every group.",
+            "Right: auto, or leave it out.",
+        )
     if config.rollout.speedup != 1:
         yield mistake(
             f"{prefix}rollout.speedup",

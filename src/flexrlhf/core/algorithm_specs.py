@@ -7,6 +7,7 @@ planned; those in `BUILT` can also be trained.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, Literal
 
@@ -27,6 +28,8 @@ class ScoreStep:
     role: Role
     """A label tells several models of one role apart: `names.labelled`."""
     operation: ScoreOperation
+    is_mismatched: bool = False
+    """Over the same prompts, each with the answer that belongs to another."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +50,15 @@ class AlgorithmSpec:
     """Actor and critic are one trunk with two heads; `critic` is then no role of its own."""
     functions: tuple[Role, ...] = ()
     """Scored roles that are no model but functions, which need no accelerator."""
+    generated_groups: float = 1.0
+    """Groups of answers generated and rewarded for each that is trained on. More than 1 where those
+    that teach nothing, since all their rewards are equal, are dropped and replaced: an expectation,
+    since how many there are depends on model and prompts."""
+
+    @property
+    def trains_with_mismatched(self) -> bool:
+        """Whether each training pass needs another forward pass, over mismatched answers."""
+        return any(step.is_mismatched for step in self.scored)
 
     @property
     def roles(self) -> tuple[Role, ...]:
@@ -76,6 +88,13 @@ _WITH_GROUPS: Final[tuple[AlgorithmName, ...]] = (
 _FROM_PREFERENCES: Final[tuple[AlgorithmName, ...]] = ("dpo", "ipo", "kto")
 """Algorithms that hold the actor to a frozen reference, both looking at given answers. kto takes
 the pairs apart: a chosen answer is wanted, a rejected one is not."""
+_WITH_MISMATCHED: Final[tuple[AlgorithmName, ...]] = ("kto",)
+"""Algorithms that estimate KL(policy, reference) on answers given to other prompts, by a pass of
+both models that has no gradient. Source: Ethayarajh et al., arXiv 2402.01306, section 4.1."""
+_RESAMPLED: Final[Mapping[AlgorithmName, float]] = {"dapo": 3.0}
+"""Groups generated for each that is trained on. Source: dynamic sampling, arXiv 2503.14476, section
+3.2; its authors' script (`gen_prompt_bsz=$((train_prompt_bsz * 3))`) and NeMo-RL's
+(`batch_multiplier: 3`) generate three times what they train on."""
 
 
 def algorithm_spec(
@@ -84,6 +103,7 @@ def algorithm_spec(
     share_actor_critic: bool = False,
     uses_reference: bool = True,
     has_reward_model: bool = True,
+    generated_groups: float | None = None,
 ) -> AlgorithmSpec:
     """Returns the spec of algorithm `name`.
 
@@ -93,6 +113,7 @@ def algorithm_spec(
         uses_reference: False when no KL term asks for the reference model. What learns from
             preferences has one in any case.
         has_reward_model: False when functions alone score the answers.
+        generated_groups: Groups generated for each that is trained on; None is what is usual.
 
     Raises:
         ConfigError: the name is unknown, or the options contradict it.
@@ -115,7 +136,9 @@ def algorithm_spec(
         return AlgorithmSpec("reward_model", data="preferences", trained=("reward",))
     reference = ScoreStep("reference", "logprobs")
     if name in _FROM_PREFERENCES:
-        return AlgorithmSpec(name, data="preferences", trained=("actor",), scored=(reference,))
+        mismatched = ScoreStep("reference", "logprobs", is_mismatched=True)
+        scored = (reference, mismatched) if name in _WITH_MISMATCHED else (reference,)
+        return AlgorithmSpec(name, data="preferences", trained=("actor",), scored=scored)
     has_critic = name == "ppo" and not share_actor_critic
     return AlgorithmSpec(
         name,
@@ -131,4 +154,5 @@ def algorithm_spec(
         has_groups=name in _WITH_GROUPS,
         shares_trunk=share_actor_critic,
         functions=() if has_reward_model else ("reward",),
+        generated_groups=generated_groups or _RESAMPLED.get(name, 1.0),
     )

@@ -36,6 +36,10 @@ def test_training_what_is_not_built_is_refused(name):
         ({"weights": {"max_staleness": 1}}, "weights.max_staleness = 1: it can be planned;"),
         ({"rollout": {"speedup": 4}}, "rollout.speedup = 4.0: it is a supposition for planning;"),
         (
+            {"rollout": {"generated_groups": 2}},
+            "rollout.generated_groups = 2.0: it is a supposition for planning; ppo trains on every",
+        ),
+        (
             {
                 "model": {role: {"shape": "x", "lora": {"rank": 8}} for role in ("actor",)}
                 | {"reward": {"shape": "x"}}

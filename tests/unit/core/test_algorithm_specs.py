@@ -46,6 +46,23 @@ def test_scoring_passes():
     assert shared.shares_trunk
 
 
+def test_kto_looks_at_mismatched_answers_once_more():
+    spec = algorithm_spec("kto")
+    reference = ScoreStep("reference", "logprobs")
+    assert spec.scored == (reference, ScoreStep("reference", "logprobs", is_mismatched=True))
+    assert spec.trains_with_mismatched
+    others = [algorithm_spec(name) for name in ALGORITHMS if name != "kto"]
+    assert not any(other.trains_with_mismatched for other in others)
+
+
+def test_dapo_generates_more_groups_than_it_trains_on():
+    assert {n: algorithm_spec(n).generated_groups for n in ALGORITHMS if n != "dapo"} == (
+        dict.fromkeys(set(ALGORITHMS) - {"dapo"}, 1.0)
+    )
+    assert algorithm_spec("dapo").generated_groups == 3.0
+    assert algorithm_spec("dapo", generated_groups=1.5).generated_groups == 1.5
+
+
 @pytest.mark.parametrize("name", ["ppo", "grpo", "dapo"])
 def test_without_kl_there_is_no_reference(name):
     assert "reference" not in algorithm_spec(name, uses_reference=False).roles

@@ -288,7 +288,7 @@ def test_a_shadow_of_a_role_that_is_not_trained_is_refused(place):
         iteration_graph(algorithm_spec("grpo"), plan, SHAPE, 0)
 
 
-@pytest.mark.parametrize("name", ["dpo", "ipo", "kto"])
+@pytest.mark.parametrize("name", ["dpo", "ipo"])
 def test_the_reference_scores_given_examples_before_training(name):
     graph = on_one_device(algorithm_spec(name), replace(SHAPE, rollout_micro_batches=1))
     (score,) = tasks_of(graph, stage="score")
@@ -303,6 +303,22 @@ def test_the_reference_scores_given_examples_before_training(name):
     assert all(score.name in ancestors(graph, task.name) for task in trained)
     assert not tasks_of(graph, stage="sync")
     assert graph.transfers == ()
+
+
+def test_kto_scores_and_trains_with_mismatched_answers_too():
+    graph = on_one_device(algorithm_spec("kto"), replace(SHAPE, rollout_micro_batches=1))
+    scores = [task.name for task in tasks_of(graph, stage="score")]
+    assert scores == ["logprobs/reference/0", "mismatched/reference/0"]
+    passes = tasks_of(graph, operation="forward")
+    trained = tasks_of(graph, operation="forward_backward")
+    assert len(passes) == len(trained) == 2 * 2 * 2  # epochs, mini-batches, micro-batches
+    for before, after in zip(passes, trained, strict=True):
+        assert before.role == "actor"
+        assert before.weight_version == after.weight_version
+        assert graph.waits_for()[after.name][0] == before.name
+        assert set(scores) <= ancestors(graph, after.name)
+    steps = tasks_of(graph, operation="optimizer_step")
+    assert steps[0].name in ancestors(graph, passes[2].name)  # with the weights of the step before
 
 
 def test_a_reference_elsewhere_gets_the_examples_and_sends_what_a_micro_batch_needs(place):

@@ -24,6 +24,8 @@ class Workload:
     """Positions whose logits over the vocabulary are alive at once, with a chunked loss."""
     sequence_split: int = 1
     """Replicas that share each sequence in training and scoring: context parallelism."""
+    generated: float = 1.0
+    """Answers generated and rewarded for each that is trained on."""
     speedup: float = 1.0
     """Factor by which generation is faster than the costs say: speculation, for example."""
 

@@ -129,6 +129,7 @@ def _workload(config: RunConfig, spec: AlgorithmSpec) -> Workload:
         samples_per_prompt=rollout.samples_per_prompt if spec.generates else 1,
         mini_batches=sizes.num_mini_batches,
         epochs=sizes.epochs,
+        generated=spec.generated_groups,
         speedup=rollout.speedup,
     )
 

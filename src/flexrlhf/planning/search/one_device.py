@@ -108,6 +108,7 @@ def _work(config: RunConfig, sequences: Sequence[SequenceLength]) -> RunWork:
         rows_per_item=_rows_per_item(config),
         max_sequences=settled(config.rollout.max_sequences) if generates else None,
         most_new_tokens=config.rollout.max_new_tokens if generates else 0,
+        generated=spec_of(config).generated_groups,
     )
 
 

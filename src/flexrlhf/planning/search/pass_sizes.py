@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Final
 
@@ -54,7 +55,9 @@ def most_at_once(request: PlanRequest, placed: PlacedRole, parts: int) -> int:
         parts: into which a rollout is cut.
     """
     assert placed.engine is not None
-    share = max(1, -(-request.workload.num_samples // (parts * placed.engine_replicas)))
+    workload = request.workload
+    generated = math.ceil(workload.num_samples * workload.generated)
+    share = max(1, -(-generated // (parts * placed.engine_replicas)))
     return min(share, placed.engine.most_samples or share)
 
 

@@ -21,6 +21,7 @@ Operation = Literal[
     "rewards",
     "prepare",
     "advantage",
+    "forward",
     "forward_backward",
     "optimizer_step",
     "publish",
@@ -111,10 +112,6 @@ class Graph:
                 waits[target].append(transfer.name)
             waits[transfer.name] = list(transfer.sources)
         return {name: tuple(names) for name, names in waits.items()}
-
-    def topological_order(self) -> tuple[str, ...]:
-        """Returns all tasks and transfers, each behind what it waits for."""
-        return tuple(TopologicalSorter(self.waits_for()).static_order())
 
     def to_json(self) -> dict[str, Any]:
         """Returns the graph as JSON values; keys that do not apply are absent."""

@@ -115,9 +115,10 @@ class _IterationGraph:
 
     def _score(self, step: ScoreStep, micro_batch: int | None) -> Task:
         role = self._serving(step.role)
+        work = "mismatched" if step.is_mismatched else step.operation
         return self._graph.add(
             Task(
-                name=f"{step.operation}/{role}/{micro_batch}",
+                name=f"{work}/{role}/{micro_batch}",
                 iteration=self._iteration,
                 stage="score",
                 operation=step.operation,
@@ -182,12 +183,20 @@ class _IterationGraph:
                 operation="forward_backward",
                 micro_batch=index,
             )
-            self._graph.add(micro_batch, after=[] if earlier is None else [earlier])
+            before = [] if earlier is None else [earlier]
+            if self._spec.trains_with_mismatched:
+                before = [self._add_mismatched(micro_batch, place, before)]
+            self._graph.add(micro_batch, after=before)
             if epoch == 0:  # A later epoch finds its samples where the first one had them.
                 label = f"batch/{role}" if kind_of(role) != role else "batch"  # one of several
                 self._graph.hand_over(batch, [micro_batch], f"{label}/mini{mini_batch}/{index}")
             micro_batches.append(micro_batch)
         return self._graph.add(step, after=micro_batches)
+
+    def _add_mismatched(self, micro_batch: Task, place: str, before: list[Task]) -> Task:
+        """The pass over mismatched answers, with the weights that the micro-batch trains."""
+        name = f"mismatched/{place}/micro{micro_batch.micro_batch}"
+        return self._graph.add(replace(micro_batch, name=name, operation="forward"), after=before)
 
     def _add_sync(self, last_steps: Mapping[Role, Task]) -> None:
         """New weights for every group that generates, or scores with a shadow.

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from flexrlhf.core.names import Role
 from flexrlhf.planning.costs.held_model import HeldModel
+from flexrlhf.planning.costs.profiled.batches import Bin
 from flexrlhf.planning.costs.profiled.constants import ProfiledCosts
 from flexrlhf.planning.costs.profiled.memory import generation_bytes, score_bytes, train_bytes
 from flexrlhf.planning.costs.profiled.seconds import ModelSeconds
@@ -84,12 +85,22 @@ class ProfiledDurations:
             )
             for wave in waves
         )
-        return sum(seconds.generate(wave, work.samples_per_prompt) for wave in waves), max(held)
+        taken_s = sum(seconds.generate(wave, work.samples_per_prompt) for wave in waves)
+        return work.generated * taken_s, max(held)
 
     def _scoring(self, seconds: ModelSeconds, task: Task) -> tuple[float, float]:
-        bins = self._work.scored(task.micro_batch or 0, self._shape.rollout_micro_batches)
-        held = max(score_bytes(seconds.model, part) for part in bins)
-        return seconds.score(bins, self._work.rows_per_item), held
+        bins = self._scored(task)
+        held = max((score_bytes(seconds.model, part) for part in bins), default=0.0)
+        repeated = self._work.generated if task.operation == "rewards" else 1.0
+        return repeated * seconds.score(bins, self._work.rows_per_item), held
+
+    def _scored(self, task: Task) -> list[Bin]:
+        """The passes of a part of a rollout, or the one before a training pass, if there is one."""
+        number = task.micro_batch or 0
+        if task.operation != "forward":
+            return self._work.scored(number, self._shape.rollout_micro_batches)
+        bins = self._work.trained(task.mini_batch or 0, self._shape.mini_batches)
+        return bins[number : number + 1]
 
     def _training(self, seconds: ModelSeconds, task: Task) -> tuple[float, float]:
         bins = self._work.trained(task.mini_batch or 0, self._shape.mini_batches)

@@ -69,14 +69,17 @@ class RoleSeconds:
             return self._generation(concurrent)
         if operation == "forward_backward":
             return self._training(micro_batch)
+        if operation == "forward":
+            return self._mismatched(micro_batch)
         if operation == "optimizer_step":
             return self._passes.optimizer_step()
-        return self._scoring(micro_batch)
+        generated = self._workload.generated if operation == "rewards" else 1.0
+        return self._scoring(micro_batch, self._rollout_samples * generated)
 
     def _generation(self, concurrent: float) -> Seconds:
         """Of one part of a rollout: weights into the engine's layout, prompts, then all tokens."""
         placed, workload, decoder = self._placed, self._workload, self._decoder
-        samples = self._rollout_samples / placed.engine_replicas
+        samples = self._rollout_samples * workload.generated / placed.engine_replicas
         shared = workload.samples_per_prompt if decoder.engine.shares_prompts else 1
         limit = min(concurrent, decoder.engine.most_samples or samples)
         rounds = 1.0 if decoder.engine.continuous else max(1.0, samples / limit)
@@ -87,9 +90,8 @@ class RoleSeconds:
         gather_s = self._gather_s() / self._shape.rollout_micro_batches
         return Seconds((prefill_s + decode_s) / workload.speedup, gather_s)
 
-    def _scoring(self, micro_batch: int) -> Seconds:
-        """Of one part of a rollout."""
-        samples = self._rollout_samples
+    def _scoring(self, micro_batch: int, samples: float) -> Seconds:
+        """Of `samples` sequences."""
         uneven = self._workload.imbalance(samples, self._placed.layout.data)
         return self._passes.forward(
             uneven * samples * self._workload.mean_tokens,
@@ -97,10 +99,13 @@ class RoleSeconds:
             self._num_passes(samples, micro_batch),
         )
 
+    def _mismatched(self, micro_batch: int) -> Seconds:
+        """Of one of the graph's micro-batches, each of its prompts with another's answer."""
+        return self._scoring(micro_batch, self._trained_samples)
+
     def _training(self, micro_batch: int) -> Seconds:
         """Of one of the graph's micro-batches, in as many passes as memory asks for."""
-        samples = self._workload.num_samples / self._shape.mini_batches
-        samples /= self._shape.micro_batches_per_mini_batch
+        samples = self._trained_samples
         uneven = self._workload.imbalance(samples, self._placed.layout.data)
         return self._passes.forward_backward(
             uneven * samples * self._workload.mean_tokens,
@@ -151,6 +156,11 @@ class RoleSeconds:
     @property
     def _rollout_samples(self) -> float:
         return self._workload.num_samples / self._shape.rollout_micro_batches
+
+    @property
+    def _trained_samples(self) -> float:
+        per_step = self._workload.num_samples / self._shape.mini_batches
+        return per_step / self._shape.micro_batches_per_mini_batch
 
     @cached_property
     def _slowest(self) -> DeviceType:

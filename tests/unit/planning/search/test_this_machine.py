@@ -105,3 +105,21 @@ def test_what_the_profile_cannot_say_is_not_said(changes):
 def test_a_trial_step_on_a_cpu_goes_as_far_as_the_planner_thinks():
     memory = pytest.importorskip("flexrlhf.learning.training.micro_batch")
     assert memory.CPU_TOKENS == one_device.CPU_TOKENS
+
+
+def test_passes_that_only_some_algorithms_have_take_their_time_here_too():
+    pairs: dict[str, Any] = {
+        "model": {"actor": MODEL},
+        "data": {"preferences": {"path": "pairs.jsonl"}, "max_tokens": 32},
+        "rollout": {},
+    }
+    dpo, kto = (plans_of(algorithm={"name": n}, **pairs)[0].predicted for n in ("dpo", "kto"))
+    assert kto.stage_s["score"] == pytest.approx(2 * dpo.stage_s["score"])
+    assert kto.stage_s["train"] > dpo.stage_s["train"]
+    groups = {"max_new_tokens": 24, "samples_per_prompt": 2}
+    prompts: dict[str, Any] = {"model": {"actor": MODEL, "reward": MODEL}, "rollout": groups}
+    usual, resampled = (
+        plans_of(algorithm={"name": n, "kl_coef": 0.1}, **prompts)[0].predicted
+        for n in ("gspo", "dapo")
+    )
+    assert resampled.stage_s["generate"] == pytest.approx(3 * usual.stage_s["generate"], rel=0.01)

@@ -23,6 +23,8 @@ class RunWork:
     """Answers that are generated at one time; None: all."""
     most_new_tokens: int = 0
     """Longest answer that is allowed."""
+    generated: float = 1.0
+    """Answers generated and rewarded for each that is trained on."""
 
     def waves(self, part: int, parts: int) -> list[Sequence[SequenceLength]]:
         """Returns the answers of one of `parts` generation micro-batches, wave by wave."""
