@@ -13,6 +13,7 @@ from flexrlhf.planning.cases.roles import OLD, Roles
 from flexrlhf.planning.cases.systems import System
 from flexrlhf.planning.cases.vocabulary import STRATEGIES
 from flexrlhf.planning.cluster.cluster import Cluster
+from flexrlhf.planning.placement.layouts import rewards_hosted_apart
 
 _APART: Final = ("disaggregated", "async_disaggregated", "split")
 _WEIGHTS_FILL: Final = 0.8
@@ -96,13 +97,12 @@ class Placing:
             moved |= {"reference": devices[:half], "reward": devices[half : 2 * half]}
         if strategy == "interleaved_2":
             moved["actor"] = self.cluster.nodes[0].devices
-        shared = devices
         if strategy == "reward_on_one":
-            moved["reward"] = devices[-1:]
             if self.system.hosts_reward_apart and len(devices) > 1:
-                shared = devices[:-1]
+                return rewards_hosted_apart(placed, devices, ("reward",))
+            moved["reward"] = devices[-1:]
         for role in placed:
-            placed[role] = moved.get(role, shared)
+            placed[role] = moved.get(role, devices)
         return placed
 
     def _beside_generation(self, pools: Pools) -> Mapping[Role, Devices]:

@@ -53,8 +53,7 @@ class System:
     """Its samples/s leave out the scoring stage where roles share their devices. Where they are
     apart it takes the time between two updates, in which everything is."""
     hosts_reward_apart: bool = False
-    """The one device of its reward model holds nothing else. Source: trlX, examples/hh/README.md:
-    training on 7 devices, the 8th hosts the reward model."""
+    """The one device of its reward model holds nothing else: `layouts.rewards_hosted_apart`."""
     keeps_batch: bool = False
     """Its largest batch per device is found on the fewest nodes that hold it, and kept on more.
     Source: trlX, configs/ppo_config.yml, `batch_size`; FlexRLHF's digest: a static batch."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from flexrlhf.core.algorithm_specs import AlgorithmSpec
 from flexrlhf.core.names import Role, in_order
@@ -24,6 +24,17 @@ def with_own_places(
     """Returns every role on all of `devices`, but some on their own."""
     placed = everywhere(spec, devices) | dict(own)
     return {role: placed[role] for role in in_order(placed)}
+
+
+def rewards_hosted_apart(
+    roles: Iterable[Role], devices: Sequence[int], rewards: Collection[Role]
+) -> Devices:
+    """Returns every role on all devices but the last, which holds the models of `rewards` alone.
+
+    Source: trlX, examples/hh/README.md: training on 7 devices, the 8th hosts the reward model.
+    """
+    others, host = tuple(devices[:-1]), tuple(devices[-1:])
+    return {role: host if role in rewards else others for role in roles}
 
 
 def compositions(total: int, parts: int) -> list[tuple[int, ...]]:

@@ -244,13 +244,21 @@ def test_deepspeed_chat_without_and_with_its_hybrid_engine(ppo, cluster):
     assert set(found[0].devices.values()) == {tuple(range(8))}
 
 
-def test_trlx_has_its_reward_on_the_first_device(ppo, cluster):
+def test_trlx_has_its_reward_on_a_device_of_its_own(ppo, cluster):
     found = first("trlx", ppo, cluster(1, 8))
-    assert (found.strategy, found.devices["reward"], found.generation) == (
-        "trlx",
-        (0,),
-        "per_token",
-    )
+    assert (found.strategy, found.generation) == ("trlx", "per_token")
+    assert found.devices == {
+        "actor": tuple(range(7)),
+        "critic": tuple(range(7)),
+        "reference": tuple(range(7)),
+        "reward": (7,),
+    }
+
+
+def test_trlx_without_a_second_device_or_a_reward_model_shares_all(ppo, cluster):
+    assert set(first("trlx", ppo, cluster(1, 1)).devices.values()) == {(0,)}
+    functions = algorithm_spec("grpo", has_reward_model=False)
+    assert set(first("trlx", functions, cluster(1, 4)).devices.values()) == {(0, 1, 2, 3)}
 
 
 def test_openrlhf_pairs_roles_and_sets_engines_apart(ppo, cluster):

@@ -1,4 +1,4 @@
-"""reward_on_one: every role everywhere, but the reward model on a single device, as in trlX."""
+"""reward_on_one: every role everywhere, but the reward model on a single device alone."""
 
 from __future__ import annotations
 
@@ -15,11 +15,7 @@ _NAME: Final = "reward_on_one"
 
 def reward_on_one(spec: AlgorithmSpec, cluster: Cluster) -> list[Arrangement] | Refusal:
     """Returns the layout in which all answers go to one device for their reward."""
-    models: list[Role] = [
-        step.role
-        for step in spec.scored
-        if step.operation == "rewards" and step.role in spec.frozen
-    ]
+    models = reward_models(spec)
     if not models:
         return Refusal(_NAME, f"{spec.name} has no reward model here that scores answers.")
     if cluster.num_devices < 2:
@@ -28,3 +24,12 @@ def reward_on_one(spec: AlgorithmSpec, cluster: Cluster) -> list[Arrangement] | 
     devices = with_own_places(spec, cluster.devices, dict.fromkeys(models, first))
     note = f"All roles are on all devices, but {', '.join(models)} on device {first[0]} alone."
     return [Arrangement(_NAME, devices, note)]
+
+
+def reward_models(spec: AlgorithmSpec) -> list[Role]:
+    """Returns the frozen models that score answers with a reward."""
+    return [
+        step.role
+        for step in spec.scored
+        if step.operation == "rewards" and step.role in spec.frozen
+    ]
