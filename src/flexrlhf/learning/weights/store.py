@@ -189,7 +189,7 @@ def _read(pieces: Sequence[Piece], shards: Sequence[Shard]) -> Tensor:
 
 
 def _num_writes(tensor: Tensor) -> int | None:
-    """Returns how often a tensor was written in place, None where torch does not count that."""
+    """Returns how often torch counted a write in place; those through a DTensor it does not."""
     return None if tensor.is_inference() else tensor._version
 
 
