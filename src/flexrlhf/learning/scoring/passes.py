@@ -1,7 +1,8 @@
 """Forward passes over samples without gradients, in chunks cut by a token budget.
 
 Samples of like length share a chunk. Results come in the order of the samples, on the CPU, and do
-not depend on how the chunks were cut.
+not depend on how the chunks were cut. Replicas of a model that go in lockstep each give their own
+samples, possibly none, and make as many passes as the one with most.
 """
 
 from __future__ import annotations
@@ -12,16 +13,24 @@ import torch
 from torch import Tensor, nn
 
 from flexrlhf.learning.data.experience import Batch, Sample, collate, pack_by_tokens
+from flexrlhf.learning.data.idle_batch import idle_batch
 from flexrlhf.learning.models.forward import (
     sequence_scores,
     shared_outputs,
     token_logprobs,
     token_values,
 )
+from flexrlhf.learning.models.parallelise import ParallelModel
+
+_Pass = Callable[[nn.Module, Batch], Tensor]
 
 
 def score_logprobs(
-    model: nn.Module, samples: Sequence[Sample], *, temperature: float, max_tokens: int
+    model: nn.Module | ParallelModel,
+    samples: Sequence[Sample],
+    *,
+    temperature: float,
+    max_tokens: int,
 ) -> list[Tensor]:
     """Returns log p(token_t | tokens_<t) of each sample as [T], zero outside its mask.
 
@@ -38,21 +47,27 @@ def score_logprobs(
         model,
         samples,
         max_tokens,
-        lambda batch: token_logprobs(model, batch, temperature=temperature).logprobs,
+        lambda module, batch: token_logprobs(module, batch, temperature=temperature).logprobs,
     )
 
 
-def score_values(scorer: nn.Module, samples: Sequence[Sample], *, max_tokens: int) -> list[Tensor]:
+def score_values(
+    scorer: nn.Module | ParallelModel, samples: Sequence[Sample], *, max_tokens: int
+) -> list[Tensor]:
     """Returns V(state before token t) of each sample as [T], zero outside its mask.
 
     Raises:
         DataError: one sample alone is longer than `max_tokens`.
     """
-    return _per_token(scorer, samples, max_tokens, lambda batch: token_values(scorer, batch))
+    return _per_token(scorer, samples, max_tokens, token_values)
 
 
 def score_shared(
-    model: nn.Module, samples: Sequence[Sample], *, temperature: float, max_tokens: int
+    model: nn.Module | ParallelModel,
+    samples: Sequence[Sample],
+    *,
+    temperature: float,
+    max_tokens: int,
 ) -> tuple[list[Tensor], list[Tensor]]:
     """Returns `score_logprobs` and `score_values` of a shared actor-critic from one pass.
 
@@ -60,8 +75,8 @@ def score_shared(
         DataError: one sample alone is longer than `max_tokens`.
     """
 
-    def forward(batch: Batch) -> Tensor:
-        outputs = shared_outputs(model, batch, temperature=temperature)
+    def forward(module: nn.Module, batch: Batch) -> Tensor:
+        outputs = shared_outputs(module, batch, temperature=temperature)
         return torch.stack((outputs.logprobs, outputs.values), dim=-1)
 
     both = _per_token(model, samples, max_tokens, forward)
@@ -69,42 +84,48 @@ def score_shared(
     return logprobs, values
 
 
-@torch.no_grad()
-def score_rewards(scorer: nn.Module, samples: Sequence[Sample], *, max_tokens: int) -> list[float]:
+def score_rewards(
+    scorer: nn.Module | ParallelModel, samples: Sequence[Sample], *, max_tokens: int
+) -> list[float]:
     """Returns the reward model's score at the last token of each sample.
 
     Raises:
         DataError: one sample alone is longer than `max_tokens`.
     """
     scores = [0.0] * len(samples)
-    for positions, batch in _chunks(scorer, samples, max_tokens):
-        for position, score in zip(positions, sequence_scores(scorer, batch).tolist(), strict=True):
+    for positions, scores_B in _passes(scorer, samples, max_tokens, sequence_scores):
+        for position, score in zip(positions, scores_B.tolist(), strict=True):
             scores[position] = score
     return scores
 
 
-@torch.no_grad()
 def _per_token(
-    model: nn.Module,
-    samples: Sequence[Sample],
-    max_tokens: int,
-    forward: Callable[[Batch], Tensor],
+    model: nn.Module | ParallelModel, samples: Sequence[Sample], max_tokens: int, forward: _Pass
 ) -> list[Tensor]:
     """Runs `forward`, which returns [B, T, ...], and cuts its rows to their samples' lengths."""
     results: dict[int, Tensor] = {}
-    for positions, batch in _chunks(model, samples, max_tokens):
-        output_BT = forward(batch).cpu()
+    for positions, output_BT in _passes(model, samples, max_tokens, forward):
         for row_T, position in zip(output_BT, positions, strict=True):
             # A copy, or else each row would keep the whole chunk alive.
             results[position] = row_T[: samples[position].num_tokens].clone()
     return [results[position] for position in range(len(samples))]
 
 
-def _chunks(
-    model: nn.Module, samples: Sequence[Sample], max_tokens: int
-) -> Iterator[tuple[list[int], Batch]]:
-    """Yields positions in `samples` and their batch, on the model's device."""
-    device = next(model.parameters()).device
-    lengths = [sample.num_tokens for sample in samples]
-    for positions in pack_by_tokens(lengths, max_tokens=max_tokens):
-        yield positions, collate([samples[position] for position in positions]).to(device)
+def _passes(
+    model: nn.Module | ParallelModel, samples: Sequence[Sample], max_tokens: int, forward: _Pass
+) -> Iterator[tuple[list[int], Tensor]]:
+    """Yields positions in `samples` and what a pass over them gave, on the CPU."""
+    parallel = model if isinstance(model, ParallelModel) else ParallelModel(model)
+    bins = pack_by_tokens([sample.num_tokens for sample in samples], max_tokens=max_tokens)
+    num_passes = parallel.agree_max(len(bins))  # before the first, for passes are collectives too
+    for positions in bins:
+        batch = collate([samples[position] for position in positions])
+        yield positions, _run(parallel, batch, forward).cpu()
+    for _ in range(num_passes - len(bins)):
+        _run(parallel, idle_batch(), forward)
+
+
+@torch.no_grad()
+def _run(parallel: ParallelModel, batch: Batch, forward: _Pass) -> Tensor:
+    batch = batch.to(parallel.device)
+    return parallel.run(lambda module: forward(module, batch))

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import math
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any
+from typing import Any, Final, TypeVar
 
 import torch
 from torch import Tensor, nn
 
-from flexrlhf.core.errors import RunFailed
 from flexrlhf.learning.training.optimizer import (
     OptimizerSettings,
     build_optimizer,
-    learning_rate_at,
+    gradient_not_finite,
+    set_learning_rate,
 )
+from flexrlhf.learning.training.precision import autocast
 from flexrlhf.learning.training.protocol import StepReport
 from flexrlhf.learning.training.shard import (
     load_optimizer,
@@ -24,12 +26,7 @@ from flexrlhf.learning.training.shard import (
     save_weights,
 )
 
-
-def autocast(device_type: str, precision: str) -> AbstractContextManager[Any]:
-    """Returns bfloat16 autocast, or nothing for `float32`."""
-    if precision == "bfloat16":
-        return torch.autocast(device_type, dtype=torch.bfloat16)
-    return nullcontext()
+T = TypeVar("T")
 
 
 class OneDeviceBackend:
@@ -40,6 +37,10 @@ class OneDeviceBackend:
         settings: optimiser and schedule.
         precision: `bfloat16` runs forward passes under autocast over float32 weights.
     """
+
+    replica: Final = 0
+    num_replicas: Final = 1
+    needs_lockstep: Final = False
 
     def __init__(
         self, model: nn.Module, settings: OptimizerSettings, *, precision: str = "float32"
@@ -59,9 +60,21 @@ class OneDeviceBackend:
         """Returns the context that forward passes of this role run in."""
         return autocast(self.device.type, self._precision)
 
+    def forward(self, call: Callable[[nn.Module], T]) -> T:
+        """Returns what `call` makes of the model."""
+        return call(self.model)
+
     def backward(self, loss: Tensor) -> None:
         """Adds the gradient of `loss`."""
         loss.backward()
+
+    def gather(self, document: Any) -> list[Any]:
+        """Returns the only replica's document."""
+        return [document]
+
+    def agree_max(self, number: int) -> int:
+        """Returns the only replica's number."""
+        return number
 
     def step(self) -> StepReport:
         """Clips the gradient, updates the weights, advances the schedule, clears the gradient.
@@ -73,14 +86,8 @@ class OneDeviceBackend:
         grad_norm = nn.utils.clip_grad_norm_(self.model.parameters(), limit).item()
         if not math.isfinite(grad_norm):
             self._optimizer.zero_grad(set_to_none=True)
-            raise RunFailed(
-                f"The gradient norm is {grad_norm} at optimiser step {self._step}.",
-                "It must be finite.",
-                "Lower the learning rate or training.max_grad_norm, or look at the last samples.",
-            )
-        rate = learning_rate_at(self._step, self._settings)
-        for group in self._optimizer.param_groups:
-            group["lr"] = rate
+            raise gradient_not_finite(grad_norm, self._step)
+        rate = set_learning_rate(self._optimizer, self._step, self._settings)
         self._optimizer.step()
         self._optimizer.zero_grad(set_to_none=True)
         self._step += 1
@@ -93,12 +100,14 @@ class OneDeviceBackend:
     def save_shard(self, folder: Path) -> None:
         """Writes weights, optimiser and step count into `folder`."""
         save_weights(self.model, folder)
-        save_optimizer(self._optimizer, self.model, folder, step=self._step)
+        parameters = dict(self.model.named_parameters())
+        save_optimizer(self._optimizer, parameters, folder, step=self._step)
 
     def load_shard(self, folder: Path) -> None:
         """Restores what `save_shard` wrote, bit for bit."""
         load_weights(self.model, folder)
-        self._step = load_optimizer(self._optimizer, self.model, folder)
+        parameters = dict(self.model.named_parameters())
+        self._step = load_optimizer(self._optimizer, parameters, folder)
 
     def weight_bytes(self) -> int:
         """Returns the bytes of the weights."""

@@ -10,6 +10,8 @@ from typing import Literal
 import torch
 from torch import nn
 
+from flexrlhf.core.errors import RunFailed
+
 Schedule = Literal["constant", "linear", "cosine"]
 
 
@@ -58,4 +60,23 @@ def build_optimizer(
         betas=settings.betas,
         eps=settings.epsilon,
         fused=True,
+    )
+
+
+def set_learning_rate(
+    optimizer: torch.optim.Optimizer, step: int, settings: OptimizerSettings
+) -> float:
+    """Makes the optimiser use the rate of step `step`, and returns it."""
+    rate = learning_rate_at(step, settings)
+    for group in optimizer.param_groups:
+        group["lr"] = rate
+    return rate
+
+
+def gradient_not_finite(grad_norm: float, step: int) -> RunFailed:
+    """Returns the error of a step whose gradient must not reach the weights."""
+    return RunFailed(
+        f"The gradient norm is {grad_norm} at optimiser step {step}.",
+        "It must be finite.",
+        "Lower the learning rate or training.max_grad_norm, or look at the last samples.",
     )

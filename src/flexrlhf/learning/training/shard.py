@@ -45,39 +45,78 @@ def load_weights(model: nn.Module, folder: Path) -> None:
 
 
 def save_optimizer(
-    optimizer: torch.optim.Optimizer, model: nn.Module, folder: Path, *, step: int
+    optimizer: torch.optim.Optimizer,
+    parameters: Mapping[str, nn.Parameter],
+    folder: Path,
+    *,
+    step: int,
+    stem: str = "optimizer",
+    layout: Mapping[str, Any] | None = None,
 ) -> None:
     """Writes the optimiser's tensors by parameter name, and the step count.
+
+    Args:
+        optimizer: over `parameters`.
+        parameters: by name; names outlive the process, parameters do not.
+        folder: where to write.
+        step: optimiser steps taken so far.
+        stem: name of the files.
+        layout: which part of each weight the tensors belong to, as JSON; None: the whole.
 
     Raises:
         OSError: the disk is full, or does not take the files for another reason.
     """
     tensors: dict[str, Tensor] = {}
     scalars: dict[str, dict[str, Any]] = {}
-    for name, parameter in model.named_parameters():
+    for name, parameter in parameters.items():
         for key, value in optimizer.state.get(parameter, {}).items():
             if isinstance(value, Tensor):
                 tensors[f"{key}:{name}"] = value.contiguous()
             else:
                 scalars.setdefault(name, {})[key] = value
-    write_tensors(folder / "optimizer.safetensors", tensors)
+    folder.mkdir(parents=True, exist_ok=True)
+    write_tensors(folder / f"{stem}.safetensors", tensors)
     document = {"step": step, "scalars": scalars, "tensors": _shapes(tensors)}
-    (folder / "optimizer.json").write_text(json.dumps(document))
+    if layout is not None:
+        document["layout"] = layout
+    (folder / f"{stem}.json").write_text(json.dumps(document))
 
 
 def _shapes(tensors: Mapping[str, Tensor]) -> dict[str, list[int]]:
     return {name: list(tensor.shape) for name, tensor in tensors.items()}
 
 
-def load_optimizer(optimizer: torch.optim.Optimizer, model: nn.Module, folder: Path) -> int:
+def check_layout(saved: Any, held: Mapping[str, Any] | None, folder: Path) -> None:
+    """Checks that the parts of a checkpoint are those that this process holds.
+
+    Raises:
+        CheckpointError: the role was split otherwise when it was saved.
+    """
+    if saved != held:
+        raise CheckpointError(
+            f"{folder} was saved by a role that was split otherwise over its devices.",
+            "Each process reads the parts that it wrote itself.",
+            "Resume under the placement of the first part of the run.",
+        )
+
+
+def load_optimizer(
+    optimizer: torch.optim.Optimizer,
+    parameters: Mapping[str, nn.Parameter],
+    folder: Path,
+    *,
+    stem: str = "optimizer",
+    layout: Mapping[str, Any] | None = None,
+) -> int:
     """Restores what `save_optimizer` wrote and returns the step count.
 
     Raises:
-        CheckpointError: a file is missing, damaged, or names parameters that the model lacks.
+        CheckpointError: a file is missing, damaged, of another layout, or names parameters that
+            the model lacks.
     """
     try:
-        tensors = read_tensors(folder / "optimizer.safetensors")
-        saved = json.loads((folder / "optimizer.json").read_text())
+        tensors = read_tensors(folder / f"{stem}.safetensors")
+        saved = json.loads((folder / f"{stem}.json").read_text())
         step, scalars_by_name = int(saved["step"]), dict(saved["scalars"])
         if saved["tensors"] != _shapes(tensors):
             raise ValueError("its tensors are not those that were saved.")
@@ -87,7 +126,7 @@ def load_optimizer(optimizer: torch.optim.Optimizer, model: nn.Module, folder: P
             "It holds both moments of every weight, as they were saved.",
             "Delete this checkpoint to use an older one.",
         ) from error
-    parameters = dict(model.named_parameters())
+    check_layout(saved.get("layout"), layout, folder)
     named = {key.split(":", 1)[1] for key in tensors} | scalars_by_name.keys()
     unknown = sorted(named - parameters.keys())
     if unknown:

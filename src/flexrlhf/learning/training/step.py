@@ -10,7 +10,8 @@ from torch import Tensor
 
 from flexrlhf.core.errors import RunFailed
 from flexrlhf.learning.data.experience import Batch
-from flexrlhf.learning.training.objectives import GlobalCounts, Objective
+from flexrlhf.learning.data.idle_batch import idle_batch
+from flexrlhf.learning.training.objectives import GlobalCounts, MicroBatchLoss, Objective
 from flexrlhf.learning.training.protocol import TrainBackend
 
 
@@ -28,35 +29,83 @@ class RoleTrainer:
         self.backend = backend
         self.objective = objective
         self._sums: dict[str, Tensor] = {}
+        self._failure: RunFailed | None = None
 
     def accumulate(self, batch: Batch, counts: GlobalCounts) -> None:
         """Adds the gradient of one micro-batch.
 
         Raises:
-            RunFailed: the loss is not finite; nothing was added.
+            RunFailed: the loss is not finite; nothing was added. With several replicas `step`
+                raises it instead, in all of them.
         """
-        with self.backend.autocast():
-            part = self.objective(self.backend.model, batch, counts)
+        part = self._forward(batch, counts)
         value = part.loss.item()
         if not math.isfinite(value):
-            raise RunFailed(
-                f"The loss of role {self.role} is {value} on samples {_listed(batch.sample_ids)}.",
-                "A loss must be finite.",
-                "Look at these samples and their rewards; lower the learning rate.",
-            )
+            self._fail(value, batch)
+            if not self.backend.needs_lockstep:
+                return
         self.backend.backward(part.loss)
         for name, amount in part.sums.items():
             self._sums[name] = self._sums.get(name, torch.zeros(())) + amount.double().cpu()
 
+    def accumulate_nothing(self) -> None:
+        """Takes part in a pass of the other replicas, where these go in lockstep."""
+        if self.backend.needs_lockstep:
+            batch = idle_batch(self.objective.fields).to(self.backend.device)
+            part = self._forward(batch, GlobalCounts(num_tokens=2, num_sequences=2, max_tokens=1))
+            self.backend.backward(0.0 * part.loss)
+
     def step(self, counts: GlobalCounts) -> dict[str, float]:
-        """Updates the weights and returns the metrics of the mini-batch."""
+        """Updates the weights and returns the metrics of the mini-batch, all replicas together.
+
+        Raises:
+            RunFailed: a loss or the gradient was not finite, in any replica.
+        """
+        sums = self._sums_of_replicas()
         report = self.backend.step()
-        sums, self._sums = self._sums, {}
-        metrics = _normalised({name: total.item() for name, total in sums.items()}, counts)
+        metrics = _normalised(sums, counts)
         prefix = "critic/" if self.role == "critic" else ""
         metrics[f"{prefix}grad_norm"] = report.grad_norm
         metrics[f"{prefix}learning_rate"] = report.learning_rate
         return metrics
+
+    def _forward(self, batch: Batch, counts: GlobalCounts) -> MicroBatchLoss:
+        with self.backend.autocast():
+            return self.backend.forward(lambda model: self.objective(model, batch, counts))
+
+    def _fail(self, loss: float, batch: Batch) -> None:
+        """Raises at once where this is the only replica, else keeps the error for `step`."""
+        failure = RunFailed(
+            f"The loss of role {self.role} is {loss} on samples {_listed(batch.sample_ids)}.",
+            "A loss must be finite.",
+            "Look at these samples and their rewards; lower the learning rate.",
+        )
+        if self.backend.num_replicas == 1:
+            raise failure
+        # The others are on their way to a sum of gradients, and would wait there for this one.
+        self._failure = self._failure or failure
+
+    def _sums_of_replicas(self) -> dict[str, float]:
+        """Returns the sums over all replicas, added up in their order.
+
+        Raises:
+            RunFailed: a loss was not finite in one of them; the gradient is forgotten.
+        """
+        own = {
+            "sums": {name: total.item() for name, total in self._sums.items()},
+            "failure": self._failure and list(self._failure.args),
+        }
+        self._sums, self._failure = {}, None
+        replicas = self.backend.gather(own)
+        for replica in replicas:
+            if replica["failure"]:
+                self.backend.discard_gradient()
+                raise RunFailed(*replica["failure"])
+        totals: dict[str, float] = {}
+        for replica in replicas:
+            for name, amount in replica["sums"].items():
+                totals[name] = totals.get(name, 0.0) + amount
+        return totals
 
 
 def _normalised(sums: Mapping[str, float], counts: GlobalCounts) -> dict[str, float]:

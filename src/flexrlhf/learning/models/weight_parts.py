@@ -1,0 +1,79 @@
+"""The part of each parameter that this process keeps, beside the parameter itself."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor, Shard  # noqa: TID251  layouts are read from it
+
+from flexrlhf.core.shard_layout import Box
+
+
+@dataclass(frozen=True, slots=True)
+class WeightPart:
+    """One parameter of a role and which part of it lies in this process."""
+
+    name: str
+    """As in the state dict of the unsharded model, the first one where tensors are tied."""
+    tied: tuple[str, ...]
+    """Its other names."""
+    parameter: nn.Parameter
+    box: Box
+    """What the process keeps between passes."""
+    shape: tuple[int, ...]
+    """Of the whole weight."""
+    is_split_by_tensor: bool
+    """Whether the tensor-parallel processes hold different parts."""
+    is_split_by_replica: bool
+    """Whether the replicas of a block hold different parts."""
+
+    @property
+    def tensor(self) -> Tensor:
+        """The live part, of `box.shape`."""
+        return local(self.parameter.detach())
+
+    @property
+    def gradient(self) -> Tensor | None:
+        """The gradient of the part, if a pass has given one."""
+        gradient, parameter = self.parameter.grad, self.parameter
+        if isinstance(gradient, DTensor) and isinstance(parameter, DTensor):
+            # Partial sums, as tensor parallelism may leave them, are of no use to an optimiser.
+            gradient = gradient.redistribute(placements=parameter.placements)
+        return None if gradient is None else local(gradient)
+
+
+def local(tensor: Tensor) -> Tensor:
+    """Returns the part of a distributed tensor that lies here; others lie here as a whole."""
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+
+
+def share(length: int, num_parts: int, index: int) -> tuple[int, int]:
+    """Returns where part `index` of `length` rows begins and ends, as `torch.chunk` cuts them.
+
+    All parts but the last ones are of one size; the last ones may be empty.
+    """
+    size = -(-length // num_parts)
+    return min(index * size, length), min((index + 1) * size, length)
+
+
+def rows_of(box: Box, num_parts: int, index: int) -> Box:
+    """Returns part `index` of a box that is cut into parts along its first dimension."""
+    start, stop = share(box.shape[0], num_parts, index)
+    origin = box.start[0]
+    return Box((origin + start, *box.start[1:]), (origin + stop, *box.stop[1:]))
+
+
+def tensor_parallel_box(parameter: nn.Parameter) -> Box:
+    """Returns the part of a parameter that this process holds of its replica."""
+    whole = Box.whole(tuple(parameter.shape))
+    if not isinstance(parameter, DTensor):
+        return whole
+    (placement,) = parameter.placements
+    if not isinstance(placement, Shard):
+        return whole
+    mesh = parameter.device_mesh
+    start, stop = list(whole.start), list(whole.stop)
+    dim = placement.dim
+    start[dim], stop[dim] = share(parameter.shape[dim], mesh.size(), mesh.get_local_rank())
+    return Box(tuple(start), tuple(stop))

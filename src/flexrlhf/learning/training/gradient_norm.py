@@ -1,0 +1,37 @@
+"""The norm of a gradient whose parts lie in several processes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch
+import torch.distributed as dist  # noqa: TID251  the parts' squares are summed here
+from torch import Tensor
+
+from flexrlhf.learning.models.role_mesh import RoleMesh
+
+
+def global_norm(
+    gradients: Iterable[tuple[Tensor, bool]], mesh: RoleMesh, *, is_split_by_replica: bool
+) -> float:
+    """Returns the L2 norm over the whole model, the same number in every process.
+
+    What several processes hold counts once.
+
+    Args:
+        gradients: this process's parts, each with whether tensor-parallel processes hold others.
+        mesh: the role's processes.
+        is_split_by_replica: whether the replicas of a block hold different parts.
+    """
+    squares = torch.zeros(2, dtype=torch.float64, device=mesh.device)
+    for gradient, is_split_by_tensor in gradients:
+        # Squares of small float32 gradients would not be held by float32.
+        norm = torch.linalg.vector_norm(gradient, dtype=torch.float64).to(mesh.device)
+        squares[int(is_split_by_tensor)] += norm.square()
+    if is_split_by_replica and mesh.degrees.block > 1:
+        dist.all_reduce(squares, group=mesh.shard_group)
+    if mesh.degrees.tensor > 1:
+        if not mesh.is_leader:
+            squares[0] = 0.0  # whole weights: the first process's word holds for all
+        dist.all_reduce(squares, group=mesh.tensor_group)
+    return squares.sum().sqrt().item()

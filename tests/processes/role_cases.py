@@ -1,0 +1,173 @@
+"""A tiny role in float64, samples of unlike lengths, and its training over several steps.
+
+Used alike by the one process whose results are the measure, and by the ranks of a pool.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from flexrlhf.core.errors import FlexError
+from flexrlhf.learning.data.collation import COLLATE, num_sequences, num_trainable_tokens
+from flexrlhf.learning.data.experience import Prompt, Sample
+from flexrlhf.learning.models.gradient_checkpointing import enable_gradient_checkpointing
+from flexrlhf.learning.models.loading import load_policy, load_scorer, load_shared_actor_critic
+from flexrlhf.learning.models.source import ModelSource
+from flexrlhf.learning.training.objectives import (
+    GlobalCounts,
+    Objective,
+    PolicyObjective,
+    SharedObjective,
+    ValueObjective,
+)
+from flexrlhf.learning.training.optimizer import OptimizerSettings
+from flexrlhf.learning.training.step import RoleTrainer
+
+VOCABULARY = 29
+LENGTHS = (9, 14, 5, 12, 7, 10, 6)
+MAKERS = {"policy": load_policy, "scorer": load_scorer, "shared": load_shared_actor_critic}
+SETTINGS = OptimizerSettings(
+    learning_rate=0.01,
+    total_steps=5,
+    schedule="cosine",
+    warmup_steps=1,
+    weight_decay=0.1,
+    max_grad_norm=0.5,
+)
+_POLICY = PolicyObjective(
+    clip_low=0.2,
+    clip_high=0.3,
+    dual_clip=None,
+    aggregation="token_mean",
+    entropy_coef=0.01,
+    kl_coef=0.1,
+    kl_estimator="k3",
+    temperature=0.7,
+)
+_VALUE = ValueObjective(clip=0.2)
+OBJECTIVES: dict[str, Objective] = {
+    "policy": _POLICY,
+    "scorer": _VALUE,
+    "shared": SharedObjective(_POLICY, _VALUE, value_coef=0.5),
+}
+
+
+def make_model(
+    kind: str, *, family: str = "llama", dtype: str = "float64", seed: int = 0
+) -> nn.Module:
+    """Makes a `policy` (with tied weights), a `scorer` or a `shared` actor-critic."""
+    architecture: dict[str, Any] = {
+        "model_type": family,
+        "vocab_size": VOCABULARY,
+        "hidden_size": 16,
+        "intermediate_size": 24,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "max_position_embeddings": 64,
+        "initializer_range": 0.3,
+        "tie_word_embeddings": True,
+    }
+    if family == "qwen3":
+        architecture["head_dim"] = 4
+    if family == "gpt2":
+        architecture = {
+            "model_type": family,
+            "vocab_size": VOCABULARY,
+            "n_embd": 16,
+            "n_layer": 2,
+            "n_head": 4,
+            "n_positions": 64,
+            "initializer_range": 0.3,
+        }
+    return MAKERS[kind](ModelSource(architecture=architecture, dtype=dtype, seed=seed))
+
+
+def make_samples() -> list[Sample]:
+    """Seven answers; their fields are noise of the size that training sees."""
+    generator = torch.Generator().manual_seed(3)
+
+    def noise(length: int) -> Tensor:
+        return torch.randn(length, generator=generator, dtype=torch.float64)
+
+    made: list[Sample] = []
+    for number, length in enumerate(LENGTHS):
+        tokens = torch.randint(VOCABULARY, (length,), generator=generator)
+        num_prompt = 1 + length // 3
+        mask = torch.arange(length) >= num_prompt
+        fields = {
+            "old_logprobs": -3.0 + noise(length),
+            "reference_logprobs": -3.0 + noise(length),
+            "advantages": noise(length),
+            "values": noise(length),
+            "returns": noise(length),
+        }
+        made.append(
+            Sample(
+                sample_id=100 + number,
+                prompt=Prompt(number, tuple(tokens[:num_prompt].tolist()), ""),
+                tokens=tokens,
+                num_prompt_tokens=num_prompt,
+                mask=mask,
+                fields={name: values * mask for name, values in fields.items()},
+            )
+        )
+    return made
+
+
+def counts_of(samples: Sequence[Sample]) -> GlobalCounts:
+    """Returns the sizes of a mini-batch."""
+    return GlobalCounts(
+        sum(num_trainable_tokens(sample) for sample in samples),
+        sum(num_sequences(sample) for sample in samples),
+        max_tokens=12,
+    )
+
+
+def train(
+    trainer: RoleTrainer,
+    *,
+    num_steps: int,
+    micro_batch: int = 2,
+    first_step: int = 0,
+    samples: list[Sample] | None = None,
+) -> list[dict[str, float]]:
+    """Takes steps on mini-batches of which each replica has every n-th sample; returns metrics.
+
+    The mini-batch of an odd step has two samples only, so that some replicas may have none.
+    """
+    backend = trainer.backend
+    everything = samples or make_samples()
+    metrics = []
+    for step in range(first_step, first_step + num_steps):
+        mini_batch = everything if step % 2 == 0 else everything[1:3]
+        counts = counts_of(mini_batch)
+        own = mini_batch[backend.replica :: backend.num_replicas]
+        cut = [own[i : i + micro_batch] for i in range(0, len(own), micro_batch)]
+        num_passes = backend.agree_max(len(cut))
+        for part in cut:
+            trainer.accumulate(COLLATE["prompts"](part, trainer.objective.fields), counts)
+        for _ in range(num_passes - len(cut)):
+            trainer.accumulate_nothing()
+        metrics.append(trainer.step(counts))
+    return metrics
+
+
+def checkpointed(model: nn.Module, *, checkpointing: bool) -> nn.Module:
+    """Returns the model, which computes its layers twice where asked to."""
+    if checkpointing:
+        enable_gradient_checkpointing(model)
+    return model
+
+
+def error_of(run: Any) -> str:
+    """Returns what a call raises."""
+    try:
+        run()
+    except FlexError as error:
+        return str(error)
+    return "no error"
