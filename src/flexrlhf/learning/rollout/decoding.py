@@ -1,8 +1,8 @@
-"""The loop that all in-process engines share: draw a token per row, drop the rows that ended."""
+"""The loop that all in-process engines share: draw a token per row, hand out rows that ended."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from flexrlhf.learning.rollout.counter_random import uniforms
-from flexrlhf.learning.rollout.protocol import Generation, Sampling
+from flexrlhf.learning.rollout.protocol import Generation, OnFinished, Sampling
 from flexrlhf.learning.rollout.sampling import DrawnTokens, draw_tokens
 
 
@@ -31,19 +31,34 @@ class Decoder(Protocol):
 
 
 def decode(
-    decoder: Decoder, sample_ids: Sequence[int], sampling: Sampling, weight_version: int
+    decoder: Decoder,
+    sample_ids: Sequence[int],
+    sampling: Sampling,
+    weight_version: int,
+    on_finished: OnFinished | None = None,
 ) -> list[Generation]:
-    """Generates until every row has ended; the answers come in the order of `sample_ids`."""
-    answers = _Answers(sample_ids, sampling)
+    """Generates until every row has ended; the answers come in the order of `sample_ids`.
+
+    Args:
+        decoder: the wave inside a model.
+        sample_ids: of its rows.
+        sampling: how tokens are drawn.
+        weight_version: of the model.
+        on_finished: is given each answer at the token that ends it.
+    """
+    answers = _Answers(sample_ids, sampling, weight_version)
     logits_BV = decoder.start()
     while True:
         uniforms_B = answers.next_uniforms().to(logits_BV.device)
         drawn = draw_tokens(logits_BV, uniforms_B, sampling, position=answers.num_drawn)
         is_live_B = answers.append(drawn)
         rows = compaction(is_live_B)
-        if not len(rows):
-            return answers.generations(weight_version)
         if len(rows) < len(is_live_B):
+            for generation in answers.take(~is_live_B):
+                if on_finished is not None:
+                    on_finished(generation)
+            if not len(rows):
+                return answers.in_order()
             answers.keep(rows)
             decoder.keep(rows)
         logits_BV = decoder.step(drawn.tokens[rows.to(logits_BV.device)])
@@ -67,17 +82,18 @@ def compaction(is_live_B: Tensor) -> Tensor:
 class _Answers:
     """What was drawn so far, answer by answer, and which answer each live row belongs to."""
 
-    def __init__(self, sample_ids: Sequence[int], sampling: Sampling) -> None:
+    def __init__(self, sample_ids: Sequence[int], sampling: Sampling, weight_version: int) -> None:
         size = (len(sample_ids), sampling.max_new_tokens)
         self._sampling = sampling
+        self._weight_version = weight_version
         self._sample_ids = np.asarray(sample_ids, dtype=np.uint64)
         self._tokens = torch.zeros(size, dtype=torch.int64)
         self._logprobs = torch.zeros(size, dtype=torch.float64)
         self._sampling_logprobs = torch.zeros(size, dtype=torch.float64)
-        self._lengths = torch.zeros(len(sample_ids), dtype=torch.int64)
         self._finished = torch.zeros(len(sample_ids), dtype=torch.bool)
         self._end_tokens = torch.tensor(sampling.end_tokens, dtype=torch.int64)
         self._answer_of_row = torch.arange(len(sample_ids))
+        self._ended: dict[int, Generation] = {}
         self.num_drawn = 0
 
     def next_uniforms(self) -> Tensor:
@@ -92,25 +108,28 @@ class _Answers:
         self._logprobs[rows, self.num_drawn] = drawn.logprobs.cpu().double()
         self._sampling_logprobs[rows, self.num_drawn] = drawn.sampling_logprobs.cpu().double()
         self.num_drawn += 1
-        self._lengths[rows] = self.num_drawn
         ended_B = torch.isin(tokens_B, self._end_tokens)
         self._finished[rows] = ended_B
         if self.num_drawn == self._sampling.max_new_tokens:
             return torch.zeros_like(ended_B)
         return ~ended_B
 
-    def keep(self, rows: Tensor) -> None:
-        self._answer_of_row = self._answer_of_row[rows]
-
-    def generations(self, weight_version: int) -> list[Generation]:
-        return [
-            Generation(
+    def take(self, has_ended_B: Tensor) -> Iterator[Generation]:
+        """Yields the answers of the rows that end with the token appended last."""
+        length = self.num_drawn
+        for answer in self._answer_of_row[has_ended_B].tolist():
+            self._ended[answer] = Generation(
                 sample_id=int(self._sample_ids[answer]),
                 tokens=tuple(self._tokens[answer, :length].tolist()),
                 logprobs=tuple(self._logprobs[answer, :length].tolist()),
                 sampling_logprobs=tuple(self._sampling_logprobs[answer, :length].tolist()),
                 finished=bool(self._finished[answer]),
-                weight_version=weight_version,
+                weight_version=self._weight_version,
             )
-            for answer, length in enumerate(self._lengths.tolist())
-        ]
+            yield self._ended[answer]
+
+    def keep(self, rows: Tensor) -> None:
+        self._answer_of_row = self._answer_of_row[rows]
+
+    def in_order(self) -> list[Generation]:
+        return [self._ended[answer] for answer in range(len(self._sample_ids))]

@@ -9,6 +9,8 @@ from typing import Final
 from torch import nn
 
 from flexrlhf.core.plugins import load_plugin
+from flexrlhf.learning.models.heads import pretrained
+from flexrlhf.learning.models.parallelise import ParallelModel
 from flexrlhf.learning.rollout.protocol import RolloutEngine
 
 _CLASSES: Final[Mapping[str, str]] = {
@@ -21,11 +23,13 @@ _log = logging.getLogger(__name__)
 
 def build_engine(
     name: str,
-    model: nn.Module,
+    model: nn.Module | ParallelModel,
     *,
     max_sequences: int = 256,
     shares_weights: bool = True,
     weight_version: int = 0,
+    has_weights: bool = True,
+    gathers_per_token: bool = False,
 ) -> RolloutEngine:
     """Returns engine `name` over `model`.
 
@@ -33,22 +37,31 @@ def build_engine(
 
     Args:
         name: one of `core.names.BUILT_ENGINES`.
-        model: a Hugging Face causal language model, read in place.
+        model: a Hugging Face causal language model, read in place, or a part of a split one.
         max_sequences: answers generated at one time.
         shares_weights: the trainer holds the same module.
         weight_version: of the model's present weights.
+        has_weights: False: a version is installed before anything is generated.
+        gathers_per_token: weights that lie in several replicas are gathered layer by layer in every
+            pass, instead of once for each call of `generate`.
 
     Raises:
         ConfigError: the name is unknown, or no engine runs the model.
     """
+    parallel = model if isinstance(model, ParallelModel) else ParallelModel(model)
+    per_token = gathers_per_token and parallel.needs_lockstep
     engine_class = load_plugin("rollout.engine", _CLASSES, name)
-    reason = engine_class.unsupported_reason(model)
+    reason = engine_class.unsupported_reason(
+        pretrained(parallel.module), gathers_per_token=per_token
+    )
     if reason is not None and name == "native":
         _log.warning("rollout.engine native: %s; the transformers engine takes over.", reason)
         engine_class = load_plugin("rollout.engine", _CLASSES, "transformers")
     return engine_class(
-        model,
+        parallel,
         max_sequences=max_sequences,
         shares_weights=shares_weights,
         weight_version=weight_version,
+        has_weights=has_weights,
+        gathers_per_token=per_token,
     )

@@ -3,34 +3,53 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from flexrlhf.core.errors import ConfigError, FlexError, StaleWeights
 from flexrlhf.core.names import EngineName
+from flexrlhf.learning.models.heads import pretrained
+from flexrlhf.learning.models.parallelise import ParallelModel
+from flexrlhf.learning.models.shards import Shard
 from flexrlhf.learning.rollout.decoding import Decoder, decode
+from flexrlhf.learning.rollout.lockstep import Lockstep
 from flexrlhf.learning.rollout.protocol import (
+    ENGINE_MEMORY,
     EngineCapabilities,
+    EngineMemory,
     Generation,
+    OnFinished,
     Request,
     Sampling,
 )
 from flexrlhf.learning.rollout.waves import Wave, check_requests, cut_into_waves
 from flexrlhf.learning.rollout.weight_loading import load_in_place
+from flexrlhf.learning.rollout.weight_memory import WeightMemory
+
+T = TypeVar("T")
 
 
 class ModuleEngine(ABC):
     """An engine over a Hugging Face causal language model in this process.
 
+    Weights that ZeRO shards over replicas are gathered once for each `generate`, or, with
+    `gathers_per_token`, layer by layer in every pass, so that they are never here as a whole.
+
     Args:
-        model: read in place; an optimiser step on it is visible in the next call.
+        model: read in place; an optimiser step on it is visible in the next call. May be a part of
+            a model that is split over processes, or a `SharedActorCritic`.
         max_sequences: answers generated at one time; the others wait for the next wave.
         shares_weights: the trainer holds the same module, so releasing memory must not move it.
         weight_version: of the model's present weights.
+        has_weights: False: the model's tensors hold nothing yet, a version is installed first.
+        gathers_per_token: how weights that lie in several replicas are present.
+
+    Raises:
+        ConfigError: the engine does not run such a model.
     """
 
     name: ClassVar[EngineName]
@@ -38,13 +57,17 @@ class ModuleEngine(ABC):
 
     def __init__(
         self,
-        model: nn.Module,
+        model: nn.Module | ParallelModel,
         *,
         max_sequences: int = 256,
         shares_weights: bool = True,
         weight_version: int = 0,
+        has_weights: bool = True,
+        gathers_per_token: bool = False,
     ) -> None:
-        reason = self.unsupported_reason(model)
+        self._parallel = model if isinstance(model, ParallelModel) else ParallelModel(model)
+        self._gathers_per_token = gathers_per_token and self._parallel.needs_lockstep
+        reason = self.unsupported_reason(self._model, gathers_per_token=self._gathers_per_token)
         if reason is not None:
             raise ConfigError(
                 f"The {self.name} engine cannot run this model: {reason}.",
@@ -57,17 +80,18 @@ class ModuleEngine(ABC):
                 "It must be at least 1.",
                 "Change rollout.max_sequences.",
             )
-        self._model = model
         self._max_sequences = max_sequences
         self._shares_weights = shares_weights
-        self._home = self._device
-        self._is_released = False
-        self._is_half_loaded = False
+        self._awake: set[EngineMemory] = set(ENGINE_MEMORY)
+        self._content: Literal["one version", "several", "none"] = (
+            "one version" if has_weights else "none"
+        )
+        self._memory: WeightMemory | None = None
         self.weight_version = weight_version
 
     @classmethod
     @abstractmethod
-    def unsupported_reason(cls, model: nn.Module) -> str | None:
+    def unsupported_reason(cls, model: nn.Module, *, gathers_per_token: bool = False) -> str | None:
         """Returns why the engine cannot run `model`, or None."""
 
     @abstractmethod
@@ -78,11 +102,19 @@ class ModuleEngine(ABC):
     def capabilities(self) -> EngineCapabilities:
         """What this engine offers."""
         return EngineCapabilities(
-            self.name, self.families, self._shares_weights, supports_release=True
+            self.name,
+            self.families,
+            self._shares_weights,
+            supports_release=True,
+            is_collective=self._parallel.needs_lockstep,
         )
 
-    @torch.inference_mode()
-    def generate(self, requests: Sequence[Request], sampling: Sampling) -> list[Generation]:
+    def generate(
+        self,
+        requests: Sequence[Request],
+        sampling: Sampling,
+        on_finished: OnFinished | None = None,
+    ) -> list[Generation]:
         """See `RolloutEngine`."""
         self._check_ready()
         config: Any = self._model.config
@@ -92,53 +124,101 @@ class ModuleEngine(ABC):
             vocabulary_size=config.vocab_size,
             max_positions=getattr(config, "max_position_embeddings", None),
         )
+        tell = None if on_finished is None else _outside_inference(on_finished)
         by_id: dict[int, Generation] = {}
-        with _without_dropout(self._model):
+        with self._gradient_free(), _without_dropout(self._model), self._gathered():
             for wave in cut_into_waves(requests, self._max_sequences):
                 decoder = self._decoder(wave, sampling.max_new_tokens)
-                answers = decode(decoder, wave.sample_ids, sampling, self.weight_version)
+                answers = decode(decoder, wave.sample_ids, sampling, self.weight_version, tell)
                 by_id.update((answer.sample_id, answer) for answer in answers)
         return [by_id[sample_id] for request in requests for sample_id in request.sample_ids]
 
-    def load_weights(self, weights: Iterable[tuple[str, Tensor]], version: int) -> None:
-        """See `RolloutEngine`. No cache outlives `generate`, so none is left of the old version."""
-        weights = list(weights) if self._shares_weights else weights
-        if weights != []:
-            self._is_half_loaded = True
-            load_in_place(self._model, weights)
-            self._is_half_loaded = False
-        self.weight_version = version
+    def targets(self) -> dict[str, Shard]:
+        """See `RolloutEngine`."""
+        self._check_awake("weights")
+        return self._parallel.shards()
 
-    def release_memory(self) -> None:
-        """Gives freed caches back to the device and moves weights that nobody shares to the CPU."""
-        self._is_released = True
-        if not self._shares_weights:
-            self._model.to("cpu")
-        if self._home.type == "cuda":
+    def install(self, version: int, write: Callable[[], T]) -> T:
+        """See `RolloutEngine`. No cache outlives `generate`, so none is left of the old version."""
+        self._check_awake("weights")
+        self._content = "several"
+        written = write()
+        self._parallel.weights_changed()
+        self._content = "one version"
+        self.weight_version = version
+        return written
+
+    def load_weights(self, weights: Iterable[tuple[str, Tensor]], version: int) -> None:
+        """See `RolloutEngine`."""
+        weights = list(weights) if self._shares_weights else weights
+        if weights == []:
+            self.weight_version = version
+        else:
+            self.install(version, lambda: load_in_place(self.targets(), weights))
+
+    def release_memory(self, *, keep_weights: bool = True) -> None:
+        """See `RolloutEngine`."""
+        if "weights" in self._awake and not self._shares_weights:
+            self._memory = WeightMemory(held.tensor for held in self._parallel.shards().values())
+            self._memory.release(keep=keep_weights)
+            if not keep_weights:
+                self._content = "none"
+        self._awake.clear()
+        if self._parallel.device.type == "cuda":
             torch.cuda.empty_cache()
 
-    def regain_memory(self) -> None:
-        """Moves the weights back; generating is possible again."""
-        if not self._shares_weights:
-            self._model.to(self._home)
-        self._is_released = False
+    def regain_memory(self, memory: Collection[EngineMemory] = ENGINE_MEMORY) -> None:
+        """See `RolloutEngine`."""
+        if "weights" in memory and self._memory is not None:
+            self._memory.regain()
+            self._memory = None
+        self._awake.update(memory)
+
+    @property
+    def _model(self) -> nn.Module:
+        """The causal language model, without a value head."""
+        return pretrained(self._parallel.module)
 
     @property
     def _device(self) -> torch.device:
-        return next(self._model.parameters()).device
+        return self._parallel.device
 
-    def _check_ready(self) -> None:
-        if self._is_released:
+    @contextmanager
+    def _gathered(self) -> Iterator[None]:
+        """The weights are present for this replica's passes; at the end, for those of others."""
+        if self._gathers_per_token:
+            yield
+            Lockstep(self._parallel).finish()
+        else:
+            with self._parallel.gathered():
+                yield
+
+    def _gradient_free(self) -> torch.inference_mode | torch.no_grad:
+        # What FSDP gathers in inference mode could not be trained with later.
+        return torch.no_grad() if self._parallel.needs_lockstep else torch.inference_mode()
+
+    def _check_awake(self, *memory: EngineMemory) -> None:
+        asleep = [name for name in memory if name not in self._awake]
+        if asleep:
             raise FlexError(
-                "The rollout engine's memory is released.",
-                "It must be regained before generating.",
+                f"The rollout engine's memory for {' and '.join(asleep)} is released.",
+                "It must be regained before it is used.",
                 "Call regain_memory() first.",
             )
-        if self._is_half_loaded:
+
+    def _check_ready(self) -> None:
+        self._check_awake(*ENGINE_MEMORY)
+        if self._content == "several":
             raise StaleWeights(
                 "The last load of weights failed half-way, so old and new are mixed.",
                 "All tensors must be of one version.",
                 "Load a complete state dict.",
+            )
+        if self._content == "none":
+            raise StaleWeights(
+                "The rollout engine has memory for weights, but none in it.",
+                "A version of the weights must be installed before generating.",
+                "Install one, or keep the weights when memory is released.",
             )
 
 
@@ -152,3 +232,13 @@ def _without_dropout(model: nn.Module) -> Iterator[None]:
     finally:
         for module in training:
             module.training = True
+
+
+def _outside_inference(on_finished: OnFinished) -> OnFinished:
+    """Tensors that are made of an answer may be trained with."""
+
+    def tell(generation: Generation) -> None:
+        with torch.inference_mode(mode=False):
+            on_finished(generation)
+
+    return tell

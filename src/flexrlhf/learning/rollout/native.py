@@ -38,8 +38,10 @@ class NativeEngine(ModuleEngine):
     families = tuple(FAMILIES)
 
     @classmethod
-    def unsupported_reason(cls, model: nn.Module) -> str | None:
+    def unsupported_reason(cls, model: nn.Module, *, gathers_per_token: bool = False) -> str | None:
         """Returns why the engine cannot run `model`, or None."""
+        if gathers_per_token:
+            return "it calls parts of layers, and weights are gathered for whole ones"
         return unsupported_reason(model)
 
     def _decoder(self, wave: Wave, max_new_tokens: int) -> Decoder:

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from flexrlhf.learning.models.output_head import output_head
+from flexrlhf.learning.models.weight_parts import local
 from flexrlhf.learning.rollout.kv_cache import CacheShape
 
 
@@ -67,10 +68,11 @@ class RotaryFamily:
         self._trunk = causal_lm.model
         self._head = output_head(causal_lm)
         self._normalises_heads = config.model_type == "qwen3"
-        self._head_width: int = self._trunk.layers[0].self_attn.head_dim
-        self.shape = CacheShape(
-            config.num_hidden_layers, config.num_key_value_heads, self._head_width
-        )
+        attention = self._trunk.layers[0].self_attn
+        self._head_width: int = attention.head_dim
+        # Under tensor parallelism only some of the heads are here.
+        num_kv_heads = len(local(attention.k_proj.weight)) // self._head_width
+        self.shape = CacheShape(config.num_hidden_layers, num_kv_heads, self._head_width)
         self._cosines_T1K = self._sines_T1K = torch.empty(0)
 
     @staticmethod

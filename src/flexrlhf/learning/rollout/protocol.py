@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Final, Literal, Protocol, TypeVar, get_args
 
 from torch import Tensor
 
 from flexrlhf.core.errors import ConfigError
 from flexrlhf.core.names import EngineName
+from flexrlhf.learning.models.shards import Shard
+
+T = TypeVar("T")
+
+EngineMemory = Literal["weights", "cache"]
+"""What an engine keeps on its device; `weights` wake first, so that new ones can be installed while
+the memory of `cache` is still free."""
+ENGINE_MEMORY: Final[tuple[EngineMemory, ...]] = get_args(EngineMemory)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +88,10 @@ class Generation:
     weight_version: int
 
 
+OnFinished = Callable[[Generation], None]
+"""Is given an answer as soon as it ends, while longer ones go on."""
+
+
 @dataclass(frozen=True, slots=True)
 class EngineCapabilities:
     """What an engine offers, for those who choose or drive one."""
@@ -91,6 +103,9 @@ class EngineCapabilities:
     """Reads the trainer's own tensors, so that an optimiser step is visible at once."""
     supports_release: bool
     """`release_memory` gives memory back to other work on the device."""
+    is_collective: bool = False
+    """Its weights lie in parts in several replicas: all of them call `generate` equally often,
+    those without a request too."""
 
 
 class RolloutEngine(Protocol):
@@ -106,24 +121,65 @@ class RolloutEngine(Protocol):
         """The version of the weights it generates with."""
         ...
 
-    def generate(self, requests: Sequence[Request], sampling: Sampling) -> list[Generation]:
+    def generate(
+        self,
+        requests: Sequence[Request],
+        sampling: Sampling,
+        on_finished: OnFinished | None = None,
+    ) -> list[Generation]:
         """Answers every request.
 
         A sample's tokens depend on the weights, its prompt, `sampling` and its id, not on the
-        batch it is in (up to the rounding of matrix products).
+        batch it is in (up to the rounding of matrix products). The processes of a tensor-parallel
+        replica all call this with the same arguments and all get the answers.
+
+        Args:
+            requests: prompts and the ids of their answers.
+            sampling: how tokens are drawn.
+            on_finished: is given each answer the moment it ends, in no promised order. It is called
+                in the thread that generates, which waits for it.
 
         Returns:
             One generation per sample id, in the order requested.
 
         Raises:
             DataError: a prompt is empty, too long or outside the vocabulary, or an id repeats.
-            StaleWeights: the last `load_weights` failed half-way.
+            StaleWeights: there are no weights of one whole version.
             FlexError: memory was released and not regained.
         """
         ...
 
+    def targets(self) -> dict[str, Shard]:
+        """Returns the engine's own tensors, for whoever writes new weights into them.
+
+        Names and boxes are those of the whole model, tied tensors come once. They are the same
+        tensors until the engine ends; what they hold between `release_memory` and `regain_memory`
+        is undefined.
+
+        Raises:
+            FlexError: the weights were released and not regained.
+        """
+        ...
+
+    def install(self, version: int, write: Callable[[], T]) -> T:
+        """Lets `write` fill `targets()`; the engine holds `version` once it returns.
+
+        While it runs, and after it raised, the engine generates nothing.
+
+        Args:
+            version: of the new weights.
+            write: fills every target.
+
+        Returns:
+            What `write` returned.
+
+        Raises:
+            FlexError: the weights were released and not regained.
+        """
+        ...
+
     def load_weights(self, weights: Iterable[tuple[str, Tensor]], version: int) -> None:
-        """Installs weights in place under their state-dict names; old caches are dropped.
+        """Installs whole weights in place under their state-dict names.
 
         An engine that shares the trainer's weights takes an empty iterable as "the same tensors,
         now of this version".
@@ -134,10 +190,15 @@ class RolloutEngine(Protocol):
         """
         ...
 
-    def release_memory(self) -> None:
-        """Gives caches, and weights that nobody shares, back to the device."""
+    def release_memory(self, *, keep_weights: bool = True) -> None:
+        """Gives caches, and weights that nobody shares, back to the device.
+
+        Args:
+            keep_weights: keep a copy in host memory; without one, the next version must be
+                installed before anything is generated.
+        """
         ...
 
-    def regain_memory(self) -> None:
-        """Makes the engine ready to generate again."""
+    def regain_memory(self, memory: Collection[EngineMemory] = ENGINE_MEMORY) -> None:
+        """Makes the engine ready again: first `weights`, to install new ones, then `cache`."""
         ...

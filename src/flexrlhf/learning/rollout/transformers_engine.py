@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from flexrlhf.learning.models.heads import pretrained
 from flexrlhf.learning.models.output_head import output_head
 from flexrlhf.learning.rollout.decoding import Decoder
+from flexrlhf.learning.rollout.lockstep import Lockstep
 from flexrlhf.learning.rollout.module_engine import ModuleEngine
 from flexrlhf.learning.rollout.waves import Wave
+
+Run = Callable[[Callable[[nn.Module], Tensor]], Tensor]
 
 
 class TransformersEngine(ModuleEngine):
@@ -21,27 +27,36 @@ class TransformersEngine(ModuleEngine):
     families = ()
 
     @classmethod
-    def unsupported_reason(cls, model: nn.Module) -> str | None:
+    def unsupported_reason(cls, model: nn.Module, *, gathers_per_token: bool = False) -> str | None:
         """Returns why the engine cannot run `model`, or None."""
+        del gathers_per_token  # it calls whole layers
         if "past_key_values" not in inspect.signature(model.forward).parameters:
             return f"{type(model).__name__} keeps no past keys and values"
         return None
 
     def _decoder(self, wave: Wave, max_new_tokens: int) -> Decoder:
         del max_new_tokens  # the cache grows by itself
-        return TransformersDecoder(self._model, wave, self._device)
+        run = Lockstep(self._parallel).run if self._gathers_per_token else self._parallel.run
+        return TransformersDecoder(run, self._model, wave, self._device)
 
 
 class TransformersDecoder:
-    """A wave as a batch padded on the left, with a `DynamicCache`."""
+    """A wave as a batch padded on the left, with a `DynamicCache`.
 
-    def __init__(self, model: nn.Module, wave: Wave, device: torch.device) -> None:
+    Args:
+        run: makes one pass of the model.
+        model: the causal language model, for what does not depend on weights.
+        wave: its answers.
+        device: where tokens go.
+    """
+
+    def __init__(self, run: Run, model: nn.Module, wave: Wave, device: torch.device) -> None:
         from transformers import DynamicCache
 
         causal_lm: Any = model
-        self._trunk = causal_lm.base_model
-        self._head = output_head(causal_lm)
-        self._takes_positions = "position_ids" in inspect.signature(self._trunk.forward).parameters
+        forward = inspect.signature(causal_lm.base_model.forward)
+        self._run = run
+        self._takes_positions = "position_ids" in forward.parameters
         self._cache = DynamicCache(config=causal_lm.config)
         longest = max(wave.prompt_lengths)
         shape = (len(wave.sample_ids), longest)
@@ -69,14 +84,18 @@ class TransformersDecoder:
 
     def _forward(self, tokens_BT: Tensor) -> Tensor:
         """Reads the tokens behind those in the cache; returns the logits [B, V] of the last."""
+        return self._run(partial(self._logits, tokens_BT))
+
+    def _logits(self, tokens_BT: Tensor, module: nn.Module) -> Tensor:
+        causal_lm: Any = pretrained(module)
         num_tokens = tokens_BT.shape[1]
         # Positions count real tokens only; those of padding are hidden by the mask.
         positions_BT = (self._mask_BT.cumsum(dim=1) - 1).clamp(min=0)[:, -num_tokens:]
-        output = self._trunk(
+        output = causal_lm.base_model(
             input_ids=tokens_BT,
             attention_mask=self._mask_BT,
             past_key_values=self._cache,
             use_cache=True,
             **({"position_ids": positions_BT} if self._takes_positions else {}),
         )
-        return self._head.logits(output.last_hidden_state[:, -1])
+        return output_head(causal_lm).logits(output.last_hidden_state[:, -1])
