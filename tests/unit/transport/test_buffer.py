@@ -67,7 +67,9 @@ def test_who_comes_early_waits():
 def test_waiting_ends_at_the_deadline_and_says_what_is_held():
     buffer = ExperienceBuffer(2)
     buffer.put(3, 0, samples(0, 1), deadline_s=0.1)
-    with pytest.raises(TransferLost, match=r"(?s)Part 1 of iteration 3, 1 samples.*2 of 2.*ons 3"):
+    with pytest.raises(
+        TransferLost, match=r"(?s)Part 1 of iteration 3, 1 samples.*2 of 2.*iterations 3"
+    ):
         buffer.put(3, 1, samples(2), deadline_s=0.02)
     with pytest.raises(TransferLost, match=r"Part 5 of iteration 4 did not come: 0\.02 s"):
         buffer.get(4, 5, deadline_s=0.02)
