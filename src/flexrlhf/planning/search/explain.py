@@ -7,8 +7,9 @@ from typing import Final
 
 from flexrlhf.core.timeline import Share
 from flexrlhf.planning.placement.prediction import Prediction
+from flexrlhf.planning.search.more_memory import LargestBatch, MoreMemory
 from flexrlhf.planning.search.search import Found
-from flexrlhf.planning.search.sensitivity import Gains
+from flexrlhf.planning.search.sensitivity import TIE, Gains
 
 _WORDS: Final[dict[Share, str]] = {
     "generate": "generation",
@@ -16,14 +17,16 @@ _WORDS: Final[dict[Share, str]] = {
     "train": "training",
     "sync": "weight sync",
 }
-_TIE: Final = 0.03
-"""Differences below this are ties: published runs differ by as much."""
 _UNSEEN: Final = 0.005
 """Part of an iteration below which a difference is none in the digits that are shown."""
 
 
 def why_won(
-    found: Found, gains: Gains, second: Found | None, another_node: Mapping[str, float]
+    found: Found,
+    gains: Gains,
+    second: Found | None,
+    another_node: Mapping[str, float],
+    memory: MoreMemory,
 ) -> str:
     """Returns sentences on the winner.
 
@@ -32,14 +35,16 @@ def why_won(
         gains: what it would gain.
         second: the next, if there is one.
         another_node: by what factor a node more makes it faster, per pool of nodes.
+        memory: what twice the memory would give.
     """
     predicted = _predicted(found)
     parts = [f"{found.arrangement.note.rstrip('.')}: {predicted.iteration_s:.3g} s an iteration"]
     if second is not None:
         ratio = _predicted(second).iteration_s / predicted.iteration_s
-        lead = "level with" if ratio < 1 + _TIE else f"{ratio:.2f} times as fast as"
+        lead = "level with" if ratio < 1 + TIE else f"{ratio:.2f} times as fast as"
         parts.append(f"{lead} {second.strategy}, the next")
-    return f"{', '.join(parts)}. {_bound(gains)}{_another(another_node)}"
+    said = f"{_bound(gains, memory)}{_another(another_node)}{_batch(memory.largest)}"
+    return f"{', '.join(parts)}. {said}"
 
 
 def why_lost(found: Found, winner: Found) -> str:
@@ -56,7 +61,7 @@ def why_lost(found: Found, winner: Found) -> str:
     )
     if losses[worst] < _UNSEEN * best.iteration_s:
         reason = "no stage takes notably longer"
-    level = " (level)" if ratio < 1 + _TIE else ""
+    level = " (level)" if ratio < 1 + TIE else ""
     idle = ours.shares.get("bubble", 0.0)
     moved = ours.shares.get("communication", 0.0) + ours.shares.get("sync", 0.0)
     waits = f"devices wait {idle:.0%} of the time and move data {moved:.0%}"
@@ -71,14 +76,24 @@ def why_unfit(found: Found) -> str:
     return f"Out of memory: {found.best.fit.sentence()}."
 
 
-def _bound(gains: Gains) -> str:
+def _bound(gains: Gains, memory: MoreMemory) -> str:
+    by = f" (by {memory.strategy}, planned anew)" if memory.strategy else ""
     said = {
         "compute": f"devices twice as fast would give x{gains.compute:.2f}",
-        "memory": f"twice the memory x{gains.memory:.2f}",
+        "memory": f"twice the memory x{gains.memory:.2f}{by}",
         "communication": f"links twice as fast x{gains.communication:.2f}",
         "scheduling": f"no idle device x{gains.scheduling:.2f}",
     }
     return f"Bound by {gains.bound_by}: {', '.join(said.values())}."
+
+
+def _batch(largest: LargestBatch | None) -> str:
+    if largest is None:
+        return ""
+    return (
+        f" If an iteration were one pass, {largest.samples} samples a device would fit, with twice"
+        f" the memory {largest.doubled_samples}, which gives x{largest.gain:.2f} the samples/s."
+    )
 
 
 def _another(gains: Mapping[str, float]) -> str:

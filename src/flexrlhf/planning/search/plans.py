@@ -14,9 +14,10 @@ from flexrlhf.planning.placement.choices import NO_CHOICES, Choices
 from flexrlhf.planning.placement.plan import ChosenBy, Plan, SearchSummary
 from flexrlhf.planning.search.another_node import gains_of_another_node
 from flexrlhf.planning.search.explain import why_lost, why_unfit, why_won
+from flexrlhf.planning.search.more_memory import MoreMemory, more_memory
 from flexrlhf.planning.search.request import PlanRequest
 from flexrlhf.planning.search.search import Found, Search
-from flexrlhf.planning.search.sensitivity import gains_of
+from flexrlhf.planning.search.sensitivity import Gains, gains_of
 
 _OWN: Final[tuple[StrategyName, ...]] = tuple(
     name for name in STRATEGIES if name not in PUBLISHED_SYSTEMS and name != "custom"
@@ -39,6 +40,10 @@ class RankedPlans:
     """What stands behind the plans that fit, in the same order."""
     another_node: Mapping[str, float] = field(default_factory=dict[str, float])
     """By what factor iterations would be faster with a node more, per pool of nodes."""
+    gains: Gains | None = None
+    """What the best would gain from more of one thing; None where nothing fits."""
+    memory: MoreMemory | None = None
+    """What it would gain from twice the memory, planned anew."""
 
     @property
     def best(self) -> Plan:
@@ -85,7 +90,8 @@ def ranked_plans(request: PlanRequest, choices: Choices = NO_CHOICES) -> RankedP
     search = Search(request)
     found: list[Found] = []
     refused: list[Refusal] = []
-    for options in _candidates(request, choices):
+    candidates = list(_candidates(request, choices))
+    for options in candidates:
         if isinstance(options, Refusal):
             refused.append(options)
         elif best := search.best_of(options):
@@ -101,13 +107,20 @@ def ranked_plans(request: PlanRequest, choices: Choices = NO_CHOICES) -> RankedP
     more: Mapping[str, float] = (
         gains_of_another_node(request, choices, fitting[0]) if fitting else {}
     )
+    bounds = [gains_of(request, f.best, f.wanted) for f in fitting]
+    memory: MoreMemory | None = None
+    if fitting:
+        competing = [options for options in candidates if not isinstance(options, Refusal)]
+        memory = more_memory(search, request, competing, fitting[0])
+        bounds[0] = replace(bounds[0], memory=max(bounds[0].memory, memory.gain))
     plans = [
-        *_ranked(request, fitting, _chosen_by(choices), more),
+        *_ranked(fitting, bounds, _chosen_by(choices), more, memory),
         *(_late(request, f) for f in late),
         *(replace(f.best.plan, why=why_unfit(f)) for f in found if not f.best.plan.predicted),
         *(Plan(rank=None, strategy=r.strategy, feasible=False, why=r.why) for r in refused),
     ]
-    return RankedPlans(tuple(plans), search.summary, tuple(fitting), more)
+    best_gains = bounds[0] if bounds else None
+    return RankedPlans(tuple(plans), search.summary, tuple(fitting), more, best_gains, memory)
 
 
 def _check_heads(request: PlanRequest, choices: Choices) -> None:
@@ -167,16 +180,16 @@ def _chosen_by(choices: Choices) -> ChosenBy:
 
 
 def _ranked(
-    request: PlanRequest,
     fitting: list[Found],
+    bounds: list[Gains],
     chosen_by: ChosenBy,
     another_node: Mapping[str, float],
+    memory: MoreMemory | None,
 ) -> Iterator[Plan]:
-    for place, found in enumerate(fitting):
-        gains = gains_of(request, found.best, found.wanted)
-        if place == 0:
+    for place, (found, gains) in enumerate(zip(fitting, bounds, strict=True)):
+        if place == 0 and memory is not None:
             second = fitting[1] if len(fitting) > 1 else None
-            why = why_won(found, gains, second, another_node)
+            why = why_won(found, gains, second, another_node, memory)
         else:
             why = why_lost(found, fitting[0])
         yield replace(

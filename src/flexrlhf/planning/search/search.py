@@ -64,6 +64,16 @@ class Search:
         self._num_simulated = 0
         self._started_s = time.perf_counter()
 
+    def with_memory_of(self, request: PlanRequest) -> Search:
+        """Returns a search for the same on devices that differ in nothing but memory.
+
+        What each way to split a role takes is known to it: that depends on the room that others
+        leave, not on a device's size.
+        """
+        other = Search(request)
+        other._known = Known(self._known.options)
+        return other
+
     @property
     def summary(self) -> SearchSummary:
         """What has been done until now."""
@@ -73,12 +83,18 @@ class Search:
             seconds=round(time.perf_counter() - self._started_s, 3),
         )
 
-    def best_of(self, arrangements: Sequence[Arrangement]) -> Found | None:
+    def best_of(
+        self, arrangements: Sequence[Arrangement], *, limit: float = math.inf
+    ) -> Found | None:
         """Returns the best plan of arrangements of one strategy; None if there is none at all.
 
         Arrangements are gone through in the order of what they can give at best.
+
+        Args:
+            arrangements: of one strategy.
+            limit: a score; what cannot be below it need not be found.
         """
-        self._limit = math.inf
+        self._limit = limit
         best: Found | None = None
         for field in self._fields(arrangements):
             for wanted, evaluation in self._candidates(field, self._limit):

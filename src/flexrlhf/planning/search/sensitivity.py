@@ -13,7 +13,12 @@ from flexrlhf.planning.placement.plan import Bound, Plan
 from flexrlhf.planning.search.evaluation import Evaluation, evaluate
 from flexrlhf.planning.search.request import PlanRequest
 
+TIE: Final = 0.03
+"""Differences below this are ties: published runs differ by as much."""
 _FACTOR: Final = 2.0
+_NOTABLE: Final = 1.1
+"""Gain from memory that makes it what bounds a plan. Any work gains from faster devices, so their
+factor is no measure for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,10 +36,11 @@ class Gains:
 
     @property
     def bound_by(self) -> Bound:
-        """The thing that would help most."""
+        """Memory where it helps by a tenth, else the thing that would help most."""
+        if self.memory >= _NOTABLE:
+            return "memory"
         found: Mapping[Bound, float] = {
             "compute": self.compute,
-            "memory": self.memory,
             "communication": self.communication,
             "scheduling": self.scheduling,
         }
@@ -60,7 +66,7 @@ def gains_of(request: PlanRequest, evaluation: Evaluation, wanted: Plan) -> Gain
 
     return Gains(
         compute=gain(_with_devices(request.cluster, _faster)),
-        memory=gain(_with_devices(request.cluster, _larger)),
+        memory=gain(with_more_memory(request.cluster)),
         communication=gain(with_faster_links(request.cluster, _FACTOR)),
         scheduling=1.0 / max(1.0 - predicted.shares.get("bubble", 0.0), 1e-9),
     )
@@ -76,6 +82,11 @@ def with_faster_links(cluster: Cluster, factor: float) -> Cluster:
         tuple(replace(node, link=faster(node.link)) for node in cluster.nodes),
         {pools: faster(link) for pools, link in cluster.between.items()},
     )
+
+
+def with_more_memory(cluster: Cluster) -> Cluster:
+    """Returns the cluster with twice the memory in every device."""
+    return _with_devices(cluster, _larger)
 
 
 def _with_devices(cluster: Cluster, change: Callable[[DeviceType], DeviceType]) -> Cluster:

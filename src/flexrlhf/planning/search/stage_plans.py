@@ -140,4 +140,6 @@ def _with_first(ranked: RankedPlans, index: int) -> RankedPlans:
     plans[1] = replace(plans[1], chosen_by=None)
     found.insert(0, found.pop(index))
     fitting = [replace(plan, rank=place) for place, plan in enumerate(plans[: len(found)], start=1)]
-    return replace(ranked, plans=(*fitting, *plans[len(found) :]), found=tuple(found))
+    return replace(
+        ranked, plans=(*fitting, *plans[len(found) :]), found=tuple(found), gains=None, memory=None
+    )

@@ -73,6 +73,6 @@ def winner_of(request: PlanRequest, ranked: RankedPlans) -> Winner:
         timeline=simulation.timeline,
         iteration=simulation.window.last + 1,
         p99_iteration_s=simulation.percentile_s(99),
-        gains=gains_of(request, found.best, found.wanted),
+        gains=ranked.gains or gains_of(request, found.best, found.wanted),
         another_node=ranked.another_node,
     )
