@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import statistics
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
@@ -20,11 +19,12 @@ from flexrlhf.learning.data.collation import (
     num_sequences,
     num_trainable_tokens,
 )
-from flexrlhf.learning.data.experience import Prompt, Sample, pack_by_tokens
+from flexrlhf.learning.data.experience import Batch, Prompt, Sample, pack_by_tokens
 from flexrlhf.learning.rollout.protocol import Sampling
-from flexrlhf.learning.training.objectives import GlobalCounts
+from flexrlhf.learning.training.objectives import GlobalCounts, MicroBatchLoss
 from flexrlhf.learning.training.step import RoleTrainer
 from flexrlhf.runtime.generation import Generator
+from flexrlhf.runtime.measurements import Measurement, Measurements, joined
 from flexrlhf.runtime.reward_role import RewardRole
 
 CHUNK_TOKENS = 4096
@@ -56,17 +56,24 @@ def answer_evaluation(
         with context():
             samples = generator.evaluate(prompts, answers_per_prompt, sampling)
         reward.score(samples)
-        metrics = {
-            "eval/reward": statistics.fmean(sample.reward for sample in samples),
-            "eval/response_tokens": statistics.fmean(s.num_response_tokens for s in samples),
-        }
-        for part in dict.fromkeys(name for sample in samples for name in sample.reward_parts):
-            metrics[f"eval/reward_{part}"] = statistics.fmean(
-                s.reward_parts[part] for s in samples if part in s.reward_parts
-            )
-        return metrics, samples
+        return joined([answer_metrics(samples)]), samples
 
     return run
+
+
+def answer_metrics(samples: Sequence[Sample]) -> Measurements:
+    """Returns `eval/*` of rewarded answers to held-out prompts, or of a part of them."""
+    metrics = {
+        "eval/reward": Measurement.mean_of([sample.reward for sample in samples]),
+        "eval/response_tokens": Measurement.mean_of(
+            [float(sample.num_response_tokens) for sample in samples]
+        ),
+    }
+    for part in dict.fromkeys(name for sample in samples for name in sample.reward_parts):
+        metrics[f"eval/reward_{part}"] = Measurement.mean_of(
+            [s.reward_parts[part] for s in samples if part in s.reward_parts]
+        )
+    return metrics
 
 
 def loss_evaluation(
@@ -89,7 +96,7 @@ def loss_evaluation(
         for positions in pack_by_tokens(lengths, max_tokens=max(CHUNK_TOKENS, *lengths)):
             batch = COLLATE[kind]([items[p] for p in positions], ()).to(trainer.backend.device)
             with trainer.backend.autocast():
-                part = trainer.objective(trainer.backend.model, batch, counts)
+                part = _loss(trainer, batch, counts)
             for name, total in part.sums.items():
                 sums[name] = sums.get(name, 0.0) + total.item()
         _refuse_not_finite(sums)
@@ -100,6 +107,10 @@ def loss_evaluation(
         return metrics, []
 
     return run
+
+
+def _loss(trainer: RoleTrainer, batch: Batch, counts: GlobalCounts) -> MicroBatchLoss:
+    return trainer.backend.forward(lambda model: trainer.objective(model, batch, counts))
 
 
 def _refuse_not_finite(sums: Mapping[str, float]) -> None:

@@ -15,9 +15,8 @@ from flexrlhf.runtime.measurements import Measurement, Measurements
 class ItemSource(Protocol):
     """Carries out all tasks of an iteration up to the barrier before training."""
 
-    @property
-    def items(self) -> Sequence[Item]:
-        """What the iteration trains on, in an order of its own, once the barrier has passed."""
+    def items_of(self, iteration: int) -> Sequence[Item]:
+        """Returns what an iteration trains on, in order of ids, once its barrier has passed."""
         ...
 
     @property
@@ -27,6 +26,10 @@ class ItemSource(Protocol):
 
     def run(self, task: Task) -> Measurements:
         """Carries out one task and returns what it measured."""
+        ...
+
+    def take_weights(self, version: int) -> None:
+        """The weights that this source reads are now of `version`."""
         ...
 
     def state(self) -> dict[str, Any]:
@@ -57,9 +60,8 @@ class RowSource:
         self._per_iteration = per_iteration
         self._items: Sequence[Item] = ()
 
-    @property
-    def items(self) -> Sequence[Item]:
-        """The rows of the iteration in progress."""
+    def items_of(self, iteration: int) -> Sequence[Item]:  # noqa: ARG002 - there is but one
+        """Returns the rows of the iteration in progress."""
         return self._items
 
     @property
@@ -74,6 +76,9 @@ class RowSource:
         first = task.iteration * self._per_iteration
         self._items = [self._rows[i] for i in self._order.take(first, self._per_iteration)]
         return counts_of(self._items)
+
+    def take_weights(self, version: int) -> None:
+        """Rows depend on no weights."""
 
     def state(self) -> dict[str, Any]:
         """Nothing: the iteration's number alone says which rows come next."""

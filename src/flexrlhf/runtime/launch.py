@@ -19,7 +19,6 @@ from flexrlhf.core.names import Role
 from flexrlhf.learning.data.collation import item_tokens
 from flexrlhf.learning.data.order import SeededOrder
 from flexrlhf.learning.training.one_device import OneDeviceBackend
-from flexrlhf.learning.training.optimizer import OptimizerSettings
 from flexrlhf.learning.training.step import RoleTrainer
 from flexrlhf.planning.workflow.iteration import IterationShape
 from flexrlhf.runtime.datasets import RunData
@@ -29,6 +28,7 @@ from flexrlhf.runtime.item_source import ItemSource, RowSource
 from flexrlhf.runtime.micro_batch_limit import ItemLimit, MicroBatchLimit, TokenLimit
 from flexrlhf.runtime.mini_batch_steps import MiniBatchSteps, StepSettings
 from flexrlhf.runtime.objectives import objective_of
+from flexrlhf.runtime.optimizer_settings import optimizer_settings
 from flexrlhf.runtime.role_models import RoleModels, load_roles
 from flexrlhf.runtime.rollout_launch import build_rollouts
 from flexrlhf.runtime.rollouts import Rollouts
@@ -93,24 +93,13 @@ def longest_sequence(config: RunConfig, spec: AlgorithmSpec, data: RunData) -> i
 def _trainers(
     config: RunConfig, spec: AlgorithmSpec, models: Mapping[Role, nn.Module]
 ) -> dict[Role, RoleTrainer]:
-    training = config.training
-    rates = {"critic": training.critic_learning_rate}
     return {
         role: RoleTrainer(
             role,
             OneDeviceBackend(
                 models[role],
-                OptimizerSettings(
-                    learning_rate=rates.get(role, settled(training.learning_rate)),
-                    total_steps=batch_sizes(config).num_steps,
-                    schedule=training.schedule,
-                    warmup_steps=training.warmup_steps,
-                    weight_decay=training.weight_decay,
-                    betas=training.betas,
-                    epsilon=training.epsilon,
-                    max_grad_norm=training.max_grad_norm,
-                ),
-                precision=training.precision,
+                optimizer_settings(role, config),
+                precision=config.training.precision,
             ),
             objective_of(role, config, spec),
         )

@@ -11,6 +11,7 @@ from typing import Any, Final, Protocol
 from flexrlhf.config.resolution import settled
 from flexrlhf.config.schema import RunConfig
 from flexrlhf.core.algorithm_specs import AlgorithmSpec
+from flexrlhf.core.atomic_files import atomic_folder
 from flexrlhf.core.clock import Clock, WallClock
 from flexrlhf.core.errors import DataError
 from flexrlhf.core.timeline import Span, Timeline, read_trace, write_trace
@@ -210,8 +211,10 @@ class TrainingRun:
 
     def _write_models(self) -> None:
         folder = self._folder / "model"
+        self._ask("offer_weights", self.iterations)
         try:
-            self._ask("write_models", folder)
+            with atomic_folder(folder) as partial:
+                self._ask("write_models", partial)
         except OSError as error:
             raise write_failure(folder, error) from error
 
@@ -230,6 +233,8 @@ class TrainingRun:
             seed_random_states(self._launched.config.run.seed)
         else:
             self._ask("restore_state", state.get("worker", {}))
+            self._ask("offer_weights", finished)
+            self._ask("take_weights", finished)
             logger.info("%s: going on after iteration %d", self.name, finished)
         self._records.restart_after(
             finished if state is not None else -1,

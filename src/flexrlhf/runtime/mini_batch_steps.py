@@ -47,8 +47,8 @@ class MiniBatchSteps:
         self._collate = COLLATE[data]
         self._trainers = trainers
         self._source = source
-        self._cut: dict[tuple[int, int, int], MiniBatch] = {}
-        """Mini-batches of one iteration, by iteration, epoch and number."""
+        self._cut: dict[tuple[int, int, int, int], MiniBatch] = {}
+        """Mini-batches of one iteration, by iteration, epoch, number and replicas."""
 
     def run(self, task: Task) -> Measurements:
         """Carries out one task and returns what it measured."""
@@ -60,7 +60,7 @@ class MiniBatchSteps:
                 mini_batch=int(number),
                 micro_batch=int(index),
             ):
-                self._accumulate(role, self._mini_batch(task.iteration, epoch, number), index)
+                self._accumulate(role, self._mini_batch(role, task.iteration, epoch, number), index)
                 return {}
             case Task(
                 operation="optimizer_step",
@@ -68,24 +68,27 @@ class MiniBatchSteps:
                 epoch=int(epoch),
                 mini_batch=int(number),
             ):
-                mini_batch = self._mini_batch(task.iteration, epoch, number)
+                mini_batch = self._mini_batch(role, task.iteration, epoch, number)
                 metrics = self._trainers[role].step(mini_batch.counts)
                 return {name: Measurement(value) for name, value in metrics.items()}
             case _:
                 raise ValueError(f"No work of training: {task}.")
 
     def _accumulate(self, role: Role, mini_batch: MiniBatch, index: int) -> None:
-        items = mini_batch.micro_batch(index)
+        trainer = self._trainers[role]
+        items = mini_batch.micro_batch(index, trainer.backend.replica)
         if items:
-            trainer = self._trainers[role]
             batch = self._collate(items, trainer.objective.fields)
             trainer.accumulate(batch.to(trainer.backend.device), mini_batch.counts)
+        elif index < mini_batch.num_passes:
+            trainer.accumulate_nothing()
 
-    def _mini_batch(self, iteration: int, epoch: int, number: int) -> MiniBatch:
-        key = (iteration, epoch, number)
+    def _mini_batch(self, role: Role, iteration: int, epoch: int, number: int) -> MiniBatch:
+        num_replicas = self._trainers[role].backend.num_replicas
+        key = (iteration, epoch, number, num_replicas)
         if key not in self._cut:
             self._cut = {other: cut for other, cut in self._cut.items() if other[0] == iteration}
-            items = self._source.items
+            items = self._source.items_of(iteration)
             self._cut[key] = cut_mini_batch(
                 items,
                 permutation(len(items), seed=self.settings.seed, iteration=iteration, epoch=epoch),
@@ -93,5 +96,6 @@ class MiniBatchSteps:
                 self.settings.num_mini_batches,
                 limit=self.settings.limit,
                 max_answer_tokens=self.settings.max_answer_tokens,
+                num_replicas=num_replicas,
             )
         return self._cut[key]

@@ -18,18 +18,26 @@ from flexrlhf.learning.data.collation import (
 from flexrlhf.learning.data.order import SeededOrder
 from flexrlhf.learning.training.objectives import GlobalCounts
 from flexrlhf.runtime.micro_batch_limit import MicroBatchLimit
+from flexrlhf.runtime.shares import balanced_shares
 
 
 @dataclass(frozen=True, slots=True)
 class MiniBatch:
-    """The items of one optimiser step, packed into micro-batches."""
+    """The items of one optimiser step, divided between replicas and packed into micro-batches."""
 
-    micro_batches: tuple[tuple[Item, ...], ...]
+    replicas: tuple[tuple[tuple[Item, ...], ...], ...]
+    """Micro-batches of each replica."""
     counts: GlobalCounts
 
-    def micro_batch(self, index: int) -> tuple[Item, ...]:
-        """Returns the items of a micro-batch; none where the packing needed fewer."""
-        return self.micro_batches[index] if index < len(self.micro_batches) else ()
+    @property
+    def num_passes(self) -> int:
+        """Micro-batches of the replica that has most."""
+        return max(map(len, self.replicas))
+
+    def micro_batch(self, index: int, replica: int = 0) -> tuple[Item, ...]:
+        """Returns the items of a replica's micro-batch; none where the packing needed fewer."""
+        parts = self.replicas[replica]
+        return parts[index] if index < len(parts) else ()
 
 
 def permutation(num_items: int, *, seed: int, iteration: int, epoch: int) -> list[int]:
@@ -46,6 +54,7 @@ def cut_mini_batch(
     *,
     limit: MicroBatchLimit,
     max_answer_tokens: int,
+    num_replicas: int = 1,
 ) -> MiniBatch:
     """Returns mini-batch `index` of `num_mini_batches` equal ones.
 
@@ -56,12 +65,19 @@ def cut_mini_batch(
         num_mini_batches: how many the iteration is cut into.
         limit: the size of a micro-batch.
         max_answer_tokens: the longest answer allowed.
+        num_replicas: that share the step; each gets about as many tokens.
     """
     size = len(items) // num_mini_batches
     chosen = [items[position] for position in order[index * size : (index + 1) * size]]
-    bins = limit.cut([item_tokens(item) for item in chosen])
+    lengths = [item_tokens(item) for item in chosen]
     return MiniBatch(
-        micro_batches=tuple(tuple(chosen[i] for i in positions) for positions in bins),
+        replicas=tuple(
+            tuple(
+                tuple(chosen[share[i]] for i in positions)
+                for positions in limit.cut([lengths[i] for i in share])
+            )
+            for share in balanced_shares(lengths, num_replicas)
+        ),
         counts=GlobalCounts(
             num_tokens=sum(num_trainable_tokens(item) for item in chosen),
             num_sequences=sum(num_sequences(item) for item in chosen),

@@ -36,6 +36,64 @@ class RoleModels:
     tokenizer: PreTrainedTokenizerBase
 
 
+class RoleLoader:
+    """Loads the models of a run's roles, once their tokenizers are known to agree.
+
+    Args:
+        config: a resolved run, without stages.
+        spec: its algorithm.
+        longest: tokens of the longest sequence that they will read.
+
+    Raises:
+        ConfigError: a tokenizer does not load, or has another vocabulary than the others.
+    """
+
+    def __init__(self, config: RunConfig, spec: AlgorithmSpec, *, longest: int) -> None:
+        self._config = config
+        self._spec = spec
+        self._longest = longest
+        self._sources: dict[Role, ModelSource] = {
+            role: source for role in spec.roles if (source := model_source(role, config))
+        }
+        self._tokenizers = _tokenizers(self._sources, spec.trained[0])
+        check_vocabularies(
+            {_given_as(role, config): self._tokenizers[role] for role in self._sources}
+        )
+
+    @property
+    def tokenizer(self) -> PreTrainedTokenizerBase:
+        """The tokenizer that all roles share."""
+        return self._tokenizers[self._spec.trained[0]]
+
+    @property
+    def roles(self) -> tuple[Role, ...]:
+        """Roles that have a model; a reward may be functions alone."""
+        return tuple(self._sources)
+
+    def load(self, role: Role, device: torch.device, *, trains: bool) -> nn.Module:
+        """Returns the first weights of a role, the same for every call.
+
+        Args:
+            role: one of `roles`.
+            device: where the model goes.
+            trains: whether it will have gradients.
+
+        Raises:
+            ConfigError: the model does not load or compute, reads too few tokens, or does not fit
+                its tokenizer.
+        """
+        model = _loader(role, self._spec)(self._sources[role]).to(device)
+        check_soundness(role, model)
+        check_vocabulary_fits(role, model, self._tokenizers[role])
+        _check_length(role, model, self._longest)
+        _name_end_token(model, self._tokenizers[role])
+        if not trains:
+            model.requires_grad_(False)  # noqa: FBT003 - torch's own signature
+        elif self._config.training.gradient_checkpointing:
+            enable_gradient_checkpointing(model)
+        return model
+
+
 def load_roles(
     config: RunConfig, spec: AlgorithmSpec, device: torch.device, *, longest: int
 ) -> RoleModels:
@@ -51,25 +109,9 @@ def load_roles(
         ConfigError: a model is missing, does not load or compute, reads too few tokens, or has
             another vocabulary than the others.
     """
-    sources: dict[Role, ModelSource] = {
-        role: source for role in spec.roles if (source := model_source(role, config))
-    }
-    main_role = spec.trained[0]
-    tokenizers = _tokenizers(sources, main_role)
-    check_vocabularies({_given_as(role, config): tokenizers[role] for role in sources})
-    models: dict[Role, nn.Module] = {}
-    for role, source in sources.items():
-        model = _loader(role, spec)(source).to(device)
-        check_soundness(role, model)
-        check_vocabulary_fits(role, model, tokenizers[role])
-        _check_length(role, model, longest)
-        _name_end_token(model, tokenizers[role])
-        if role not in spec.trained:
-            model.requires_grad_(False)  # noqa: FBT003 - torch's own signature
-        elif config.training.gradient_checkpointing:
-            enable_gradient_checkpointing(model)
-        models[role] = model
-    return RoleModels(models, tokenizers[main_role])
+    loader = RoleLoader(config, spec, longest=longest)
+    models = {role: loader.load(role, device, trains=role in spec.trained) for role in loader.roles}
+    return RoleModels(models, loader.tokenizer)
 
 
 def _given_as(role: Role, config: RunConfig) -> str:

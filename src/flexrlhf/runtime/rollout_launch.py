@@ -59,7 +59,7 @@ def build_rollouts(
             roles.tokenizer,
             dtype if dtype == DTYPES["float64"] else DTYPES["float32"],
         ),
-        sampling=_sampling(config, end_tokens(policy, roles.tokenizer)),
+        sampling=sampling_of(config, end_tokens(policy, roles.tokenizer)),
         reward=RewardRole(
             roles.models.get("reward"),
             config.reward.model_weight,
@@ -67,8 +67,8 @@ def build_rollouts(
             max_tokens=score_tokens,
             context=context,
         ),
-        advantage=_advantage_settings(config, spec),
-        kl=_kl_controller(config),
+        advantage=advantage_settings(config, spec),
+        kl=kl_controller(config),
         models=roles.models,
         shares_trunk=spec.shares_trunk,
         num_micro_batches=config.rollout.micro_batches,
@@ -77,7 +77,8 @@ def build_rollouts(
     )
 
 
-def _advantage_settings(config: RunConfig, spec: AlgorithmSpec) -> AdvantageSettings:
+def advantage_settings(config: RunConfig, spec: AlgorithmSpec) -> AdvantageSettings:
+    """Returns how rewards become advantages in a run."""
     algorithm = config.algorithm
     return AdvantageSettings(
         estimator="group" if spec.has_groups else "gae",
@@ -91,7 +92,8 @@ def _advantage_settings(config: RunConfig, spec: AlgorithmSpec) -> AdvantageSett
     )
 
 
-def _sampling(config: RunConfig, ends: tuple[int, ...]) -> Sampling:
+def sampling_of(config: RunConfig, ends: tuple[int, ...]) -> Sampling:
+    """Returns how answers are drawn; `ends` are the tokens that end one."""
     rollout = config.rollout
     return Sampling(
         max_new_tokens=rollout.max_new_tokens,
@@ -104,7 +106,8 @@ def _sampling(config: RunConfig, ends: tuple[int, ...]) -> Sampling:
     )
 
 
-def _kl_controller(config: RunConfig) -> KLController:
+def kl_controller(config: RunConfig) -> KLController:
+    """Returns what sets the coefficient of the KL term."""
     algorithm = config.algorithm
     coefficient = settled(algorithm.kl_coef)
     if algorithm.kl_target is None:

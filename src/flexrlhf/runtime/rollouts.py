@@ -50,6 +50,10 @@ class Rollouts:
     _parts: dict[int, list[Sample]] = field(default_factory=dict[int, list[Sample]], init=False)
     """Samples by generation micro-batch."""
 
+    def items_of(self, iteration: int) -> Sequence[Item]:  # noqa: ARG002 - there is but one
+        """Returns the samples of the iteration in progress, once they have advantages."""
+        return self.items
+
     @property
     def samples(self) -> list[Sample]:
         """Samples of the iteration in progress, in id order."""
@@ -64,7 +68,7 @@ class Rollouts:
         """
         match task:
             case Task(operation="generate", micro_batch=int(part)):
-                self._check_version(task)
+                check_version(self.generator.engine.weight_version, task)
                 return self._generate(task.iteration, part)
             case Task(operation="logprobs", micro_batch=int(part), role=str(role)):
                 return self._logprobs(role, self._parts[part])
@@ -80,15 +84,6 @@ class Rollouts:
             case _:
                 raise ValueError(f"No work of rollouts: {task}.")
 
-    def _check_version(self, task: Task) -> None:
-        held = self.generator.engine.weight_version
-        if held != task.weight_version:
-            raise StaleWeights(
-                f"The engine holds weights {held}, task {task.name} needs {task.weight_version}.",
-                "Weights are installed before the next generation.",
-                "This is a fault of the program: please report it with the run folder's log.",
-            )
-
     def _generate(self, iteration: int, part: int) -> Measurements:
         if part == 0:
             self._parts, self.items = {}, ()
@@ -100,64 +95,47 @@ class Rollouts:
                 self.sampling,
             )
         self._parts[part] = samples
-        lengths = [float(sample.num_response_tokens) for sample in samples]
-        return {
-            "response_tokens/mean": Measurement.mean_of(lengths),
-            "response_tokens/finished": Measurement.mean_of([float(s.finished) for s in samples]),
-        }
+        return length_measurements(samples)
 
     def _logprobs(self, role: Role, samples: Sequence[Sample]) -> Measurements:
         model = self.models[role]
         passes = {"temperature": self.sampling.temperature, "max_tokens": self.score_tokens}
         with self.context():
             if role != "actor":
-                _keep(f"{role}_logprobs", score_logprobs(model, samples, **passes), samples)
+                keep(f"{role}_logprobs", score_logprobs(model, samples, **passes), samples)
                 return {}
             if self.shares_trunk:
                 logprobs, values = score_shared(model, samples, **passes)
-                _keep("values", values, samples)
+                keep("values", values, samples)
             else:
                 logprobs = score_logprobs(model, samples, **passes)
-        _keep("old_logprobs", logprobs, samples)
-        return _logprob_gap(samples)
+        keep("old_logprobs", logprobs, samples)
+        return gap_measurement(samples)
 
     def _values(self, samples: Sequence[Sample]) -> Measurements:
         with self.context():
             values = score_values(self.models["critic"], samples, max_tokens=self.score_tokens)
-        _keep("values", values, samples)
+        keep("values", values, samples)
         return {}
 
     def _advantage(self, iteration: int) -> Measurements:
-        samples = self.samples
-        statistics = assign_advantages(
-            samples,
-            [sample.sample_id // self.draw.answers_per_prompt for sample in samples],
-            self.advantage,
-            kl_coef=self.kl.coefficient,
+        self.items = self.samples
+        return value_batch(
+            self.items, iteration, self.draw.answers_per_prompt, self.advantage, self.kl
         )
-        self.items = samples
-        measured = _reward_measurements(samples) | counts_of(samples)
-        versions = [float(iteration - sample.weight_version) for sample in samples]
-        measured["staleness/mean"] = Measurement.mean_of(versions)
-        measured["staleness/max"] = Measurement(max(versions), reduction="max")
-        if statistics.kl_per_token is not None and statistics.kl_per_answer is not None:
-            measured["kl/mean"] = Measurement(statistics.kl_per_token)
-            measured["kl/coefficient"] = Measurement(self.kl.coefficient)
-            self.kl.update(statistics.kl_per_answer, len(samples))
-        if statistics.num_groups:
-            measured["groups/zero_variance"] = Measurement(
-                statistics.num_zero_variance_groups / statistics.num_groups
-            )
-        return measured
 
     def _install(self, version: int) -> Measurements:
         """Gives the engine the actor's new weights; they are shared, so only the version moves."""
         self.generator.engine.load_weights((), version)
         return {"weights/version": Measurement(version, reduction="max")}
 
+    def take_weights(self, version: int) -> None:
+        """Says that the shared weights are those of `version`."""
+        self.generator.engine.load_weights((), version)
+
     def state(self) -> dict[str, Any]:
-        """Returns the weight version and the KL coefficient's state, as JSON values."""
-        return {"weight_version": self.generator.engine.weight_version, "kl": self.kl.state()}
+        """Returns the KL coefficient's state, as JSON values."""
+        return {"kl": self.kl.state()}
 
     def restore_state(self, state: Mapping[str, Any]) -> None:
         """Restores what `state` returned.
@@ -166,23 +144,85 @@ class Rollouts:
             CheckpointError: it is not what this algorithm returns.
         """
         try:
-            self.generator.engine.load_weights((), int(state["weight_version"]))
             self.kl.restore(state["kl"])
         except (LookupError, TypeError, ValueError) as error:
             raise CheckpointError(
                 f"The worker's part of the checkpoint's run.json is damaged: {error!r}.",
-                "It holds the weight version and the state of the KL coefficient.",
+                "It holds the state of the KL coefficient.",
                 "Delete the newest checkpoint to go on from an older one, or from the start.",
             ) from error
 
 
-def _keep(name: str, values: Sequence[Any], samples: Sequence[Sample]) -> None:
+def value_batch(
+    samples: Sequence[Sample],
+    iteration: int,
+    answers_per_prompt: int,
+    settings: AdvantageSettings,
+    kl: KLController,
+) -> Measurements:
+    """Writes advantages into a whole batch, moves the KL coefficient, and measures the batch.
+
+    Args:
+        samples: all of them, scored, in the order of their ids.
+        iteration: that trains on them.
+        answers_per_prompt: size of a group.
+        settings: how rewards become advantages.
+        kl: the coefficient's controller.
+    """
+    statistics = assign_advantages(
+        samples,
+        [sample.sample_id // answers_per_prompt for sample in samples],
+        settings,
+        kl_coef=kl.coefficient,
+    )
+    measured = _reward_measurements(samples) | counts_of(samples)
+    versions = [float(iteration - sample.weight_version) for sample in samples]
+    measured["staleness/mean"] = Measurement.mean_of(versions)
+    measured["staleness/max"] = Measurement(max(versions), reduction="max")
+    if statistics.kl_per_token is not None and statistics.kl_per_answer is not None:
+        measured["kl/mean"] = Measurement(statistics.kl_per_token)
+        measured["kl/coefficient"] = Measurement(kl.coefficient)
+        kl.update(statistics.kl_per_answer, len(samples))
+    if statistics.num_groups:
+        measured["groups/zero_variance"] = Measurement(
+            statistics.num_zero_variance_groups / statistics.num_groups
+        )
+    return measured
+
+
+def length_measurements(samples: Sequence[Sample]) -> Measurements:
+    """Returns the mean length of answers, and the share of those that ended by themselves."""
+    lengths = [float(sample.num_response_tokens) for sample in samples]
+    return {
+        "response_tokens/mean": Measurement.mean_of(lengths),
+        "response_tokens/finished": Measurement.mean_of([float(s.finished) for s in samples]),
+    }
+
+
+def check_version(held: int, task: Task) -> None:
+    """Checks that an engine holds the weights that a task needs.
+
+    Raises:
+        StaleWeights: it does not.
+    """
+    if held != task.weight_version:
+        raise StaleWeights(
+            f"The engine holds weights {held}, task {task.name} needs {task.weight_version}.",
+            "Weights are installed before the next generation.",
+            "This is a fault of the program: please report it with the run folder's log.",
+        )
+
+
+def keep(name: str, values: Sequence[Any], samples: Sequence[Sample]) -> None:
+    """Writes one value per sample into a field of its."""
     for sample, value in zip(samples, values, strict=True):
         sample.fields[name] = value
 
 
-def _logprob_gap(samples: Sequence[Sample]) -> Measurements:
+def gap_measurement(samples: Sequence[Sample]) -> Measurements:
     """Returns the largest difference between the engine's log-probs and the trainer's."""
+    if not samples:
+        return {}
     gap = logprob_gap(
         (sample.fields["logprobs"] for sample in samples),
         (sample.fields["old_logprobs"] for sample in samples),

@@ -14,11 +14,9 @@ import torch
 from torch import nn
 from transformers import PreTrainedTokenizerBase
 
-from flexrlhf.core.atomic_files import atomic_folder
-from flexrlhf.core.errors import RunFailed
 from flexrlhf.core.names import Role
 from flexrlhf.learning.models.saving import write_model
-from flexrlhf.learning.models.soundness import unusable_weight
+from flexrlhf.learning.models.shards import whole_shards
 from flexrlhf.learning.training.memory import peak_bytes, reset_peak
 from flexrlhf.learning.training.step import RoleTrainer
 from flexrlhf.planning.workflow.graph import Operation, Task
@@ -27,6 +25,7 @@ from flexrlhf.runtime.item_source import ItemSource
 from flexrlhf.runtime.measurements import Measurement, Measurements
 from flexrlhf.runtime.mini_batch_steps import MiniBatchSteps
 from flexrlhf.runtime.records import sample_row
+from flexrlhf.runtime.ruined_weights import refuse_unusable
 from flexrlhf.runtime.telemetry import RoleBytes
 
 _TRAINING: Final[frozenset[Operation]] = frozenset({"forward_backward", "optimizer_step"})
@@ -96,7 +95,7 @@ class Worker:
             RunFailed: the last step left a weight that nothing can be computed with.
         """
         for role, trainer in self.trainers.items():
-            _refuse_unusable(role, trainer.backend.model)
+            refuse_unusable(role, whole_shards(trainer.backend.model))
             trainer.backend.save_shard(folder / role)
 
     def load(self, folder: Path) -> None:
@@ -116,12 +115,18 @@ class Worker:
         """
         self.source.restore_state(state)
 
+    def offer_weights(self, version: int) -> None:
+        """Does nothing: the engine reads the trained weights themselves."""
+
+    def take_weights(self, version: int) -> None:
+        """Tells the engine which version its weights are."""
+        self.source.take_weights(version)
+
     def write_models(self, folder: Path) -> None:
-        """Writes the trained roles as Hugging Face folders; `folder` appears whole or not."""
-        with atomic_folder(folder) as partial:
-            for role, trainer in self.trainers.items():
-                (partial / role).mkdir()
-                write_model(trainer.backend.model, self.tokenizer, partial / role)
+        """Writes the trained roles as Hugging Face folders into `folder`."""
+        for role, trainer in self.trainers.items():
+            (folder / role).mkdir()
+            write_model(trainer.backend.model, self.tokenizer, folder / role)
 
     def role_bytes(self) -> dict[Role, RoleBytes]:
         """Returns the memory that each role holds all the time."""
@@ -136,14 +141,3 @@ class Worker:
     def peak_bytes(self) -> int:
         """Returns the most memory held in the iteration in progress."""
         return peak_bytes(self.device)
-
-
-def _refuse_unusable(role: Role, model: nn.Module) -> None:
-    """Keeps a step that ruined the weights out of checkpoints and of the final model."""
-    unusable = unusable_weight(model)
-    if unusable is not None:
-        raise RunFailed(
-            f"The last optimiser step ruined the weights of {role}: {unusable}.",
-            "Nothing finite can be computed with such a weight. Older checkpoints are untouched.",
-            "Lower the learning rate, and start a new run.",
-        )

@@ -46,7 +46,7 @@ def cut_all(samples, order, num_mini_batches=3, limit=TOKENS) -> list[MiniBatch]
 
 
 def ids(mini_batch: MiniBatch) -> list[int]:
-    return [item.sample_id for part in mini_batch.micro_batches for item in part]
+    return [item.sample_id for part in mini_batch.replicas[0] for item in part]
 
 
 def test_a_permutation_holds_every_position_once_and_is_always_the_same():
@@ -78,13 +78,13 @@ def test_which_answer_came_first_does_not_matter(samples):
     """The worker sorts by id; then the same ids meet, in the same micro-batches."""
     order = permutation(12, seed=0, iteration=4, epoch=0)
     expected = [
-        [[item.sample_id for item in part] for part in mini_batch.micro_batches]
+        [[item.sample_id for item in part] for part in mini_batch.replicas[0]]
         for mini_batch in cut_all(samples, order)
     ]
     arrived = random.Random(9).sample(samples, 12)
     in_order = sorted(arrived, key=lambda sample: sample.sample_id)
     assert expected == [
-        [[item.sample_id for item in part] for part in mini_batch.micro_batches]
+        [[item.sample_id for item in part] for part in mini_batch.replicas[0]]
         for mini_batch in cut_all(in_order, order)
     ]
 
@@ -97,19 +97,19 @@ def test_the_counts_are_those_of_the_whole_mini_batch(samples):
         assert mini_batch.counts.max_tokens == 9
         trainable = sum(sample.num_response_tokens for sample in chosen)
         assert mini_batch.counts.num_tokens == trainable
-        batches = [COLLATE["prompts"](part, ()) for part in mini_batch.micro_batches]
+        batches = [COLLATE["prompts"](part, ()) for part in mini_batch.replicas[0]]
         assert sum(int(batch.mask.sum()) for batch in batches) == trainable
         assert all(batch.tokens.numel() <= 30 for batch in batches)
 
 
 def test_a_fixed_number_of_items(samples):
     parts = cut_all(samples, list(range(12)), 1, ItemLimit(5))
-    assert [len(part) for part in parts[0].micro_batches] == [5, 5, 2]
+    assert [len(part) for part in parts[0].replicas[0]] == [5, 5, 2]
 
 
 def test_a_micro_batch_that_the_packing_did_not_need_is_empty(samples):
     (mini_batch,) = cut_all(samples, list(range(12)), 1, ItemLimit(12))
-    assert mini_batch.micro_batch(0) == mini_batch.micro_batches[0]
+    assert mini_batch.micro_batch(0) == mini_batch.replicas[0][0]
     assert mini_batch.micro_batch(1) == ()
 
 

@@ -251,7 +251,7 @@ def test_rows_are_drawn_in_the_seeded_order(make_launched):
     drawn = []
     for iteration in range(3):
         run(launched, range(iteration, iteration + 1))
-        drawn += [item.index for item in launched.worker.source.items]
+        drawn += [item.index for item in launched.worker.source.items_of(iteration)]
     assert sorted(drawn[:6]) == sorted(drawn[6:]) == list(range(6))
 
 

@@ -19,12 +19,19 @@ _LARGEST: Final = 1e18
 def unusable_weight(model: nn.Module) -> str | None:
     """Returns `NAME holds NUMBER` for a weight that nothing can be computed with, or None."""
     for name, parameter in model.named_parameters():
-        for extreme in _extremes(parameter):
-            if not abs(extreme) < _LARGEST:  # nan is not below anything
-                return f"{name} holds {extreme:g}"
+        if said := unusable_tensor(name, parameter):
+            return said
     for name, buffer in model.named_buffers():  # a mask may hold minus infinity
         if buffer.is_floating_point() and any(map(math.isnan, _extremes(buffer))):
             return f"{name} holds nan"
+    return None
+
+
+def unusable_tensor(name: str, tensor: Tensor) -> str | None:
+    """Returns `NAME holds NUMBER` if nothing can be computed with a weight, or None."""
+    for extreme in _extremes(tensor):
+        if not abs(extreme) < _LARGEST:  # nan is not below anything
+            return f"{name} holds {extreme:g}"
     return None
 
 

@@ -1,0 +1,104 @@
+"""Which worker holds which roles, and who has what a task made: all that follows from a plan."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+from flexrlhf.core.algorithm_specs import AlgorithmSpec
+from flexrlhf.core.names import SHADOWS, Role
+from flexrlhf.learning.models.role_mesh import ShardDegrees
+from flexrlhf.planning.placement.plan import Plan, RolePlacement
+from flexrlhf.planning.workflow.groups import DeviceGroup, device_groups
+
+_TRAINED_BY: Mapping[Role, Role] = {shadow: role for role, shadow in SHADOWS.items()}
+
+
+@dataclass(frozen=True)
+class DeviceMap:
+    """The workers of a plan: rank r is the r-th of its devices.
+
+    A role's results are kept by the first process of each of its replicas.
+    """
+
+    plan: Plan
+    spec: AlgorithmSpec
+
+    @cached_property
+    def groups(self) -> Mapping[str, DeviceGroup]:
+        """The plan's groups by name."""
+        return {group.name: group for group in device_groups(self.plan)}
+
+    @cached_property
+    def _rank_of(self) -> Mapping[int, int]:
+        return {device: rank for rank, device in enumerate(self.plan.devices)}
+
+    @property
+    def num_ranks(self) -> int:
+        """Workers of the run."""
+        return len(self.plan.devices)
+
+    def group_ranks(self, group: str) -> tuple[int, ...]:
+        """Returns the workers of a group."""
+        return tuple(self._rank_of[device] for device in self.groups[group].devices)
+
+    def ranks(self, role: Role) -> tuple[int, ...]:
+        """Returns the workers of a role, in the order of its devices."""
+        return tuple(self._rank_of[device] for device in self.plan.placement[role].devices)
+
+    def roles_of(self, rank: int) -> tuple[Role, ...]:
+        """Returns the roles that a worker holds a part of."""
+        return tuple(role for role in self.plan.placement if rank in self.ranks(role))
+
+    def serving(self, role: Role) -> Role:
+        """Returns the role that generates or scores for `role`: its shadow, if there is one."""
+        shadow = SHADOWS.get(role)
+        return shadow if shadow in self.plan.placement else role
+
+    @property
+    def generating(self) -> Role:
+        """The role that generates."""
+        return self.serving("actor")
+
+    @property
+    def barrier_ranks(self) -> tuple[int, ...]:
+        """The workers that give a whole batch its advantages."""
+        return self.ranks("actor")
+
+    def degrees(self, role: Role) -> ShardDegrees:
+        """Returns how a role's weights are split."""
+        return shard_degrees(self.plan.placement[role])
+
+    def engine_tensor(self, role: Role) -> int:
+        """Returns the devices over which a copy of a generating role is split."""
+        placement = self.plan.placement[role]
+        return placement.generation_tensor_parallel or placement.tensor_parallel
+
+    def scorers(self, role: Role) -> tuple[int, ...]:
+        """Returns the workers that keep what `role` says of given answers, replica by replica."""
+        return self.ranks(role)[:: self.plan.placement[role].tensor_parallel]
+
+    @property
+    def generators(self) -> tuple[int, ...]:
+        """The workers that keep generated answers, replica by replica of the engine."""
+        role = self.generating
+        return self.ranks(role)[:: self.engine_tensor(role)]
+
+
+def shard_degrees(placement: RolePlacement) -> ShardDegrees:
+    """Returns a placement's degrees as models take them."""
+    tensor, shard = placement.tensor_parallel, placement.shard_devices
+    return ShardDegrees(
+        tensor=tensor,
+        data=placement.data_parallel,
+        pipeline=placement.pipeline_parallel,
+        zero_stage=placement.zero_stage,
+        shard_replicas=None if shard is None else max(1, shard // tensor),
+        offload=placement.offload,
+    )
+
+
+def trained_by(role: Role) -> Role:
+    """Returns the role whose weights a shadow serves; any other role itself."""
+    return _TRAINED_BY.get(role, role)

@@ -1,0 +1,139 @@
+"""A process that holds one worker after another, and says what became of everything it was told.
+
+Errors go back as values, so that the user sees one message and not the traces of every process.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from flexrlhf.core.errors import FlexError
+from flexrlhf.planning.workflow.graph import Task, Transfer
+from flexrlhf.runtime.devices.device_worker import DeviceWorker
+from flexrlhf.runtime.devices.process_groups import open_store
+from flexrlhf.runtime.devices.work_order import Meeting, WorkOrder
+from flexrlhf.runtime.workers import failure_in_run
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """An error of a worker."""
+
+    error: BaseException | None
+    """What the user can do something about; None for anything else."""
+    said: str
+    """Type and message."""
+    stack: str
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What came of a piece of work; times are seconds since the epoch."""
+
+    start_s: float
+    end_s: float
+    value: Any = None
+    failure: Failure | None = None
+
+
+@dataclass(slots=True)
+class _Doing:
+    """What a thread is at, for whoever asks why nothing comes."""
+
+    what: str
+    since_s: float
+
+
+class DeviceHost:
+    """The process of one device.
+
+    Args:
+        threads: that torch computes with.
+    """
+
+    def __init__(self, threads: int) -> None:
+        import torch
+
+        from flexrlhf.learning.training.memory import share_one_heap
+
+        share_one_heap()
+        torch.set_num_threads(threads)
+        self._worker: DeviceWorker | None = None
+        self._doing: dict[int, _Doing] = {}
+
+    def open(self, order: WorkOrder, rank: int, host: str | None) -> Report:
+        """Makes the worker of a run, and returns where its peers find it."""
+
+        def work() -> str:
+            if self._worker is not None:
+                self._worker.close()
+            self._worker = DeviceWorker(order, rank, host)
+            return self._worker.address
+
+        return self._report("open", work)
+
+    def open_store(self, host: str, num_ranks: int) -> Report:
+        """Opens the store in which process groups are agreed on, and returns its port."""
+        return self._report("open_store", lambda: open_store(host, num_ranks))
+
+    def join(self, meeting: Meeting) -> Report:
+        """Lets the worker meet the others and load its roles."""
+        return self._report("loading models", lambda: self._here.join(meeting))
+
+    def run(self, task: Task) -> Report:
+        """Carries out a task."""
+        doing = f"task {task.name} of iteration {task.iteration + 1}"
+        if task.weight_version is not None:
+            doing += f", weights {task.weight_version}"
+        return self._report(doing, lambda: self._here.run(task))
+
+    def prefetch(self, transfer: Transfer) -> Report:
+        """Takes over what a transfer brings."""
+        doing = f"transfer {transfer.name} of iteration {transfer.iteration + 1}"
+        return self._report(doing, lambda: self._here.prefetch(transfer))
+
+    def finish(self, iteration: int) -> Report:
+        """Lets the worker drop what was made in an iteration."""
+        return self._report("finish", lambda: self._here.finish(iteration))
+
+    def ask(self, method: str, arguments: tuple[Any, ...]) -> Report:
+        """Runs a method of the worker."""
+        return self._report(method, lambda: getattr(self._here, method)(*arguments))
+
+    def describe(self) -> str:
+        """Returns what every thread is at, for how long, and its stack."""
+        frames = sys._current_frames()
+        now_s = time.time()
+        lines: list[str] = []
+        for thread, doing in list(self._doing.items()):
+            stack = "".join(traceback.format_stack(frames[thread])) if thread in frames else ""
+            lines.append(f"{doing.what}, for {now_s - doing.since_s:.1f} s:\n{stack}")
+        return "\n".join(lines) or "idle\n"
+
+    @property
+    def _here(self) -> DeviceWorker:
+        assert self._worker is not None, "a host is opened first"
+        return self._worker
+
+    def _report(self, doing: str, work: Callable[[], Any]) -> Report:
+        thread, start_s = threading.get_ident(), time.time()
+        self._doing[thread] = _Doing(doing, start_s)
+        try:
+            value = work()
+            return Report(start_s, time.time(), value)
+        except BaseException as error:  # noqa: BLE001 - raised again where the run is driven
+            kept = failure_in_run(error)
+            failure = Failure(
+                kept if isinstance(kept, FlexError) else None,
+                f"{type(error).__name__}: {error}",
+                "".join(traceback.format_exception(error)),
+            )
+            return Report(start_s, time.time(), failure=failure)
+        finally:
+            self._doing.pop(thread, None)

@@ -1,0 +1,131 @@
+"""The processes of a run's workers: reserved and started once, then used stage after stage."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Any, Final
+
+from flexrlhf.core.errors import PlanError, WorkerLost
+from flexrlhf.runtime.ray_cluster import session
+from flexrlhf.runtime.ray_cluster.device_host import DeviceHost
+from flexrlhf.runtime.ray_cluster.seats import Kind, seats
+
+_RESERVE_S: Final = 60.0
+"""How long the cluster may take to reserve what it says is free."""
+_START_S: Final = 180.0
+"""How long processes may take to start and import torch."""
+
+
+class RayProcesses:
+    """Processes that stay until they are closed.
+
+    Args:
+        address: of the cluster to join; None for one of our own on this machine.
+    """
+
+    def __init__(self, address: str | None = None) -> None:
+        self._address = address
+        self._groups: tuple[int, ...] = ()
+        self._kind: Kind = "CPU"
+        self._reserved: list[Any] = []
+        self.handles: list[Any] = []
+        """One per worker, by rank."""
+        self.hosts: list[str | None] = []
+        """Where peers reach each of them; None where all are on this machine."""
+
+    def start(self, groups: Sequence[int], *, kind: Kind = "CPU") -> None:
+        """Sees to it that there is a process for every worker; those that are there stay.
+
+        Args:
+            groups: workers of each node of the plan, in the order of their ranks.
+            kind: what a worker occupies one of.
+
+        Raises:
+            PlanError: the cluster has no room.
+            WorkerLost: the processes did not start in time.
+            ConfigError: there is no such cluster.
+        """
+        if self.handles and tuple(groups) == self._groups and kind == self._kind:
+            return
+        self._release()
+        if self._address is None:
+            session.start_local(sum(groups))
+        else:
+            session.join(self._address)
+        places = seats(groups, session.nodes(), kind)
+        self._groups, self._kind = tuple(groups), kind
+        is_alone = len({place.node_id for place in places}) == 1 and self._address is None
+        self.hosts = [None if is_alone else place.address for place in places]
+        self._reserve([place.address for place in places])
+        self._spawn([place.address for place in places])
+
+    def close(self) -> None:
+        """Ends the processes and leaves the cluster."""
+        self._release()
+        session.leave()
+
+    def _reserve(self, addresses: Sequence[str]) -> None:
+        """Reserves a bundle per worker, one placement group per machine."""
+        import ray
+        from ray.util.placement_group import placement_group
+
+        for address in dict.fromkeys(addresses):
+            bundle = {"CPU": 1.0, f"node:{address}": 0.001}
+            if self._kind == "GPU":
+                bundle["GPU"] = 1.0
+            count = addresses.count(address)
+            self._reserved.append(placement_group([bundle] * count, strategy="STRICT_PACK"))
+        ready = [group.ready() for group in self._reserved]
+        done, waiting = ray.wait(ready, num_returns=len(ready), timeout=_RESERVE_S)
+        del done
+        if waiting:
+            self._release()
+            raise PlanError(
+                f"The Ray cluster did not reserve {len(addresses)} workers within "
+                f"{_RESERVE_S:g} s, though it said that they were free.",
+                "Nobody else takes them meanwhile.",
+                "Try again when other runs have ended; `ray status` shows who waits.",
+            )
+
+    def _spawn(self, addresses: Sequence[str]) -> None:
+        import ray
+        from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+        groups = dict(zip(dict.fromkeys(addresses), self._reserved, strict=True))
+        taken = dict.fromkeys(groups, 0)
+        threads = int(os.environ.get("FLEXRLHF_WORKER_THREADS", "1"))
+        actor = ray.remote(concurrency_groups={"work": 1, "data": 4, "control": 2})(DeviceHost)
+        for address in addresses:
+            strategy = PlacementGroupSchedulingStrategy(
+                groups[address], placement_group_bundle_index=taken[address]
+            )
+            taken[address] += 1
+            options = {"num_cpus": 1, "num_gpus": 1 if self._kind == "GPU" else 0}
+            self.handles.append(
+                actor.options(**options, scheduling_strategy=strategy).remote(threads)
+            )
+        ready = [
+            handle.describe.options(concurrency_group="control").remote() for handle in self.handles
+        ]
+        _, waiting = ray.wait(ready, num_returns=len(ready), timeout=_START_S)
+        if waiting:
+            self._release()
+            raise WorkerLost(
+                f"{len(waiting)} of {len(ready)} worker processes did not start within "
+                f"{_START_S:g} s.",
+                "They import torch and wait for work.",
+                "Look at the machine's load and at Ray's logs, then try again.",
+            )
+
+    def _release(self) -> None:
+        if not self.handles and not self._reserved:
+            return
+        import ray
+        from ray.util.placement_group import remove_placement_group
+
+        for handle in self.handles:
+            ray.kill(handle)
+        for group in self._reserved:
+            remove_placement_group(group)
+        self.handles, self._reserved = [], []

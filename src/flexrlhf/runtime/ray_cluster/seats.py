@@ -1,0 +1,52 @@
+"""On which machine each worker goes, compared with what the cluster has before anything waits."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+from flexrlhf.core.errors import PlanError
+from flexrlhf.runtime.ray_cluster.session import RayNode
+
+Kind = Literal["CPU", "GPU"]
+
+
+def seats(groups: Sequence[int], nodes: Sequence[RayNode], kind: Kind) -> list[RayNode]:
+    """Returns the machine of every worker.
+
+    Workers of a node of the plan, such as those of a tensor-parallel group, stay together; several
+    nodes of the plan may share a machine with room enough. The fullest fit comes first, so that
+    large groups find room.
+
+    Args:
+        groups: workers of each node of the plan, in the order of their ranks.
+        nodes: machines of the cluster, with what is free on them.
+        kind: what a worker occupies one of.
+
+    Raises:
+        PlanError: there is no room; the message says what is asked for and what is there.
+    """
+    free = [int(node.gpus if kind == "GPU" else node.cpus) for node in nodes]
+    chosen: dict[int, int] = {}
+    for group in sorted(range(len(groups)), key=lambda index: -groups[index]):
+        fitting = [place for place, room in enumerate(free) if room >= groups[group]]
+        unused = [place for place in fitting if place not in chosen.values()]
+        if not fitting:
+            raise _shortfall(groups, nodes, kind)
+        place = (unused or fitting)[0]
+        chosen[group] = place
+        free[place] -= groups[group]
+    return [nodes[chosen[group]] for group, size in enumerate(groups) for _ in range(size)]
+
+
+def _shortfall(groups: Sequence[int], nodes: Sequence[RayNode], kind: Kind) -> PlanError:
+    asked = " + ".join(map(str, groups))
+    there = ", ".join(
+        f"{int(node.gpus if kind == 'GPU' else node.cpus)} on {node.address}" for node in nodes
+    )
+    return PlanError(
+        f"The plan needs {asked} {kind}s, each summand on one machine; free in the Ray cluster: "
+        f"{there or 'no machine'}.",
+        "Every node of the plan fits on a machine with as many free.",
+        "Use fewer workers, wait until other runs have ended, or add machines to the cluster.",
+    )
