@@ -27,7 +27,9 @@ TENSOR_PARALLEL_FAMILIES: Final = ("llama", "qwen2", "qwen3")
 
 
 def tensor_parallelise(model: nn.Module, mesh: DeviceMesh) -> None:
-    """Cuts the model's layers over a one-dimensional mesh, in place; a mesh of one does nothing.
+    """Cuts the model's layers over a one-dimensional mesh, in place.
+
+    Over a mesh of one, or where the model is cut already, nothing is to be done.
 
     Every process of the mesh calls this with the same weights and keeps its part; nothing is sent.
     Passes and generation then give every process whole, equal results, and whole parameters the
@@ -45,6 +47,8 @@ def tensor_parallelise(model: nn.Module, mesh: DeviceMesh) -> None:
         return
     check_tensor_parallel(model, mesh.size())
     trunk: Any = pretrained(model).base_model
+    if any(isinstance(part, _RowCutLinear) for part in trunk.modules()):
+        return
     for layer in trunk.layers:
         attention, mlp = layer.self_attn, layer.mlp
         for projection in (attention.q_proj, attention.k_proj, attention.v_proj):
