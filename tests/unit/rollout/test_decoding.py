@@ -81,3 +81,26 @@ def test_the_last_allowed_token_may_be_an_end_token() -> None:
     (answer,) = decode(decoder, [0], sampling, weight_version=0)
     assert answer.finished
     assert answer.tokens == (1, END)
+
+
+def test_answers_are_handed_out_at_the_token_that_ends_them() -> None:
+    script = [[4, 4, 4, END], [END], [5, 6, 7, 8], [9, END]]
+    decoder = ScriptedDecoder(script)
+    sampling = Sampling(max_new_tokens=4, greedy=True, end_tokens=(END,))
+    arrived = []
+    answers = decode(
+        decoder,
+        [3, 0, 2, 1],
+        sampling,
+        weight_version=6,
+        on_finished=lambda answer: arrived.append((answer, decoder.position)),
+    )
+    assert [(answer.sample_id, position) for answer, position in arrived] == [
+        (0, 0),
+        (1, 1),
+        (3, 3),
+        (2, 3),
+    ]
+    assert sorted(answers, key=lambda one: one.sample_id) == sorted(
+        (answer for answer, _ in arrived), key=lambda one: one.sample_id
+    )

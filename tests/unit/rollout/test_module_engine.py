@@ -165,6 +165,91 @@ def test_released_memory_must_be_regained(name: str, shares_weights: bool) -> No
 
 
 @both_engines
+def test_memory_is_regained_in_stages_and_new_weights_come_between(name: str) -> None:
+    model, other = tiny_llama(), tiny_llama(seed=1)
+    engine = build_engine(name, model, shares_weights=False)
+    tensors = {key: target.tensor for key, target in engine.targets().items()}
+    engine.release_memory(keep_weights=False)
+    assert sum(one.untyped_storage().nbytes() for one in model.parameters()) == 0
+    with pytest.raises(FlexError, match="weights is released"):
+        engine.targets()
+    engine.regain_memory(["weights"])
+    for key, target in engine.targets().items():
+        assert target.tensor.data_ptr() == tensors[key].data_ptr()
+    with pytest.raises(FlexError, match="memory for cache is released"):
+        engine.generate(GROUPS, SAMPLING)
+    engine.regain_memory(["cache"])
+    with pytest.raises(StaleWeights, match="none in it"):
+        engine.generate(GROUPS, SAMPLING)
+    engine.load_weights(other.state_dict().items(), version=5)
+    expected = build_engine(name, other).generate(GROUPS, SAMPLING)
+    assert by_id(engine.generate(GROUPS, SAMPLING)) == by_id(expected)
+
+
+def test_shared_weights_stay_where_they_are() -> None:
+    model = tiny_llama()
+    engine = build_engine("native", model)
+    before = engine.generate(GROUPS, SAMPLING)
+    engine.release_memory(keep_weights=False)
+    model(torch.tensor([[5, 6, 7]])).logits.sum().backward()
+    engine.regain_memory()
+    assert engine.generate(GROUPS, SAMPLING) == before
+
+
+def test_a_version_counts_once_all_of_it_is_written() -> None:
+    model, other = tiny_llama(), tiny_llama(seed=1)
+    engine = build_engine("native", model, shares_weights=False, has_weights=False)
+    new = other.state_dict()
+    seen = []
+
+    def write(*, is_whole: bool) -> str:
+        for key, target in engine.targets().items():
+            target.tensor.copy_(new[key])
+            seen.append(engine.weight_version)
+            if not is_whole:
+                raise OSError("the sender is gone")
+        return "receipt"
+
+    with pytest.raises(OSError, match="gone"):
+        engine.install(3, lambda: write(is_whole=False))
+    with pytest.raises(StaleWeights, match="half-way"):
+        engine.generate(GROUPS, SAMPLING)
+    assert engine.install(3, lambda: write(is_whole=True)) == "receipt"
+    assert set(seen) == {0}
+    answers = engine.generate(GROUPS, SAMPLING)
+    assert answers[0].weight_version == 3
+    assert by_id(answers) == by_id(build_engine("native", other).generate(GROUPS, SAMPLING))
+
+
+@both_engines
+def test_short_answers_arrive_before_long_ones_end_and_can_be_trained_with(name: str) -> None:
+    model = tiny_llama(torch.float64)
+    forward_passes = []
+    hook = model.model.norm.register_forward_hook(lambda *_: forward_passes.append(1))
+    arrived = {}
+    weight = torch.ones(1, dtype=torch.float64, requires_grad=True)
+
+    def take(answer: Generation) -> None:
+        arrived[answer.sample_id] = (answer, len(forward_passes))
+        logprobs = torch.tensor(answer.logprobs, dtype=torch.float64)
+        (weight * logprobs).sum().backward()
+
+    answers = build_engine(name, model, max_sequences=8).generate(GROUPS, SAMPLING, take)
+    hook.remove()
+    assert [arrived[one.sample_id][0] for one in answers] == answers
+    lengths = {len(one.tokens) for one in answers}
+    assert len(lengths) > 1
+    first_wave = [one for one in answers if one.sample_id < 48]
+    for one in first_wave:
+        assert arrived[one.sample_id][1] == len(one.tokens)
+    # The second wave starts after the longest answer of the first one.
+    longest = max(len(one.tokens) for one in first_wave)
+    for one in answers[8:]:
+        assert arrived[one.sample_id][1] == longest + len(one.tokens)
+    assert answers == build_engine(name, model, max_sequences=8).generate(GROUPS, SAMPLING)
+
+
+@both_engines
 def test_weights_that_are_no_numbers_end_the_run(name: str) -> None:
     model = tiny_llama()
     with torch.no_grad():
