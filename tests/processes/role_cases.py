@@ -5,17 +5,22 @@ Used alike by the one process whose results are the measure, and by the ranks of
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Sequence
+from functools import cache
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from flexrlhf.core.errors import FlexError
+from flexrlhf.core.shard_layout import Box
 from flexrlhf.learning.data.collation import COLLATE, num_sequences, num_trainable_tokens
 from flexrlhf.learning.data.experience import Prompt, Sample
 from flexrlhf.learning.models.gradient_checkpointing import enable_gradient_checkpointing
 from flexrlhf.learning.models.loading import load_policy, load_scorer, load_shared_actor_critic
+from flexrlhf.learning.models.parallelise import ParallelModel, parallelise
+from flexrlhf.learning.models.role_mesh import RoleMesh, ShardDegrees
 from flexrlhf.learning.models.source import ModelSource
 from flexrlhf.learning.training.objectives import (
     GlobalCounts,
@@ -24,7 +29,9 @@ from flexrlhf.learning.training.objectives import (
     SharedObjective,
     ValueObjective,
 )
+from flexrlhf.learning.training.one_device import OneDeviceBackend
 from flexrlhf.learning.training.optimizer import OptimizerSettings
+from flexrlhf.learning.training.parallel import ParallelBackend
 from flexrlhf.learning.training.step import RoleTrainer
 
 VOCABULARY = 29
@@ -54,6 +61,22 @@ OBJECTIVES: dict[str, Objective] = {
     "scorer": _VALUE,
     "shared": SharedObjective(_POLICY, _VALUE, value_coef=0.5),
 }
+
+
+NUM_STEPS = 4
+ZERO = {f"zero{stage}": {"data": 2, "zero_stage": stage} for stage in range(4)}
+TENSOR = {"tp2": {"tensor": 2}}
+FOUR = {
+    "zero1 on 4": {"data": 4, "zero_stage": 1},
+    "zero3 on 4": {"data": 4, "zero_stage": 3},
+    "hybrid zero1": {"data": 4, "zero_stage": 1, "shard_replicas": 2},
+    "hybrid zero2": {"data": 4, "zero_stage": 2, "shard_replicas": 2},
+    "hybrid zero3": {"data": 4, "zero_stage": 3, "shard_replicas": 2},
+    "tp2 x zero0": {"tensor": 2, "data": 2, "zero_stage": 0},
+    "tp2 x zero1": {"tensor": 2, "data": 2, "zero_stage": 1},
+    "tp2 x zero3": {"tensor": 2, "data": 2, "zero_stage": 3},
+}
+SPLITS: dict[str, dict[str, Any]] = {**ZERO, **TENSOR, **FOUR}
 
 
 def make_model(
@@ -171,3 +194,45 @@ def error_of(run: Any) -> str:
     except FlexError as error:
         return str(error)
     return "no error"
+
+
+@cache
+def alone(kind: str, family: str) -> tuple[list[dict[str, float]], dict[str, torch.Tensor]]:
+    """Returns metrics and final weights of one process."""
+    model = make_model(kind, family=family)
+    trainer = RoleTrainer("actor", OneDeviceBackend(model, SETTINGS), OBJECTIVES[kind])
+    metrics = train(trainer, num_steps=NUM_STEPS, micro_batch=7)
+    return metrics, {name: tensor.clone() for name, tensor in model.state_dict().items()}
+
+
+def split_trainer(
+    kind: str,
+    family: str,
+    degrees: dict[str, Any],
+    *,
+    ranks: Sequence[int] | None = None,
+    seed: int = 0,
+    checkpointing: bool = False,
+) -> tuple[RoleTrainer, ParallelModel] | None:
+    """Makes this rank's part of a role on some ranks, else the first ones; None outside of it."""
+    gc.collect()
+    degree = ShardDegrees(**degrees)
+    mesh = RoleMesh.create(ranks or range(degree.size), degree)
+    if not mesh.is_member:
+        return None
+    model = checkpointed(make_model(kind, family=family, seed=seed), checkpointing=checkpointing)
+    parallel = parallelise(model, mesh, trains=True)
+    backend = ParallelBackend(parallel, SETTINGS)
+    return RoleTrainer("actor", backend, OBJECTIVES[kind]), parallel
+
+
+def farthest(parallel: ParallelModel, expected: dict[str, torch.Tensor]) -> dict[str, Any]:
+    """Returns how far this rank's parts are from the whole weights, and how many it has."""
+    errors, count = [0.0], 0
+    for name, shard in parallel.shards().items():
+        whole = expected[name]
+        assert shard.shape == tuple(whole.shape), name
+        expected_part = whole[shard.box.within(Box.whole(shard.shape))]
+        errors.append((shard.tensor - expected_part).abs().max().item())
+        count += shard.tensor.numel()
+    return {"error": max(errors), "numbers": count}

@@ -52,6 +52,7 @@ class ParallelModel:
         module: the model, whose parameters may be split.
         mesh: the role's processes; None where there is only this one.
         parts: what this process holds of each parameter.
+        buffers: names of the persistent buffers, which every process holds as a whole.
         root: FSDP's root module around `module`, where weights or gradients are sharded.
     """
 
@@ -60,11 +61,13 @@ class ParallelModel:
         module: nn.Module,
         mesh: RoleMesh | None = None,
         parts: tuple[WeightPart, ...] = (),
+        buffers: tuple[str, ...] = (),
         root: nn.Module | None = None,
     ) -> None:
         self.module = module
         self.mesh = mesh
         self.parts = parts
+        self._buffers = buffers
         self._root = root
 
     @property
@@ -140,13 +143,15 @@ class ParallelModel:
         if self.mesh is None:
             return whole_shards(self.module)
         held = {
-            part.name: Shard(part.box, part.shape, part.tensor, part.tied) for part in self.parts
+            part.name: Shard(part.box, part.shape, part.tensor, part.tied)
+            for part in self.parts
+            if part.box.num_elements
         }
-        names = {name for part in self.parts for name in (part.name, *part.tied)}
-        whole = self.module.state_dict(keep_vars=True)
-        buffers = {name: tensor for name, tensor in whole.items() if name not in names}
-        return {name: shard for name, shard in held.items() if shard.tensor.numel()} | {
-            name: _whole(tensor.detach()) for name, tensor in buffers.items()
+        # Asking for the state dict would make FSDP drop what this process has gathered, alone.
+        buffers = {name: self.module.get_buffer(name).detach() for name in self._buffers}
+        return held | {
+            name: Shard(Box.whole(tuple(buffer.shape)), tuple(buffer.shape), buffer)
+            for name, buffer in buffers.items()
         }
 
 
@@ -166,11 +171,12 @@ def parallelise(model: nn.Module, mesh: RoleMesh, *, trains: bool) -> ParallelMo
         name: tensor_parallel_box(parameter)
         for name, parameter in model.named_parameters(remove_duplicate=False)
     }
+    buffers = tuple(name for name in model.state_dict() if name not in boxes)
     least = _GRADIENTS_SHARDED if trains else _WEIGHTS_SHARDED
     is_sharded = degrees.zero_stage >= least and degrees.block > 1
     root = _fully_sharded(model, mesh, trains=trains) if is_sharded else None
     parts = tuple(_parts(model, mesh, boxes, is_sharded=is_sharded))
-    return ParallelModel(model, mesh, parts, root)
+    return ParallelModel(model, mesh, parts, buffers, root)
 
 
 def _fully_sharded(model: nn.Module, mesh: RoleMesh, *, trains: bool) -> nn.Module:
@@ -242,7 +248,3 @@ def _differentiable(result: Any) -> Iterator[Tensor]:
         inner = list(result)
     for part in inner:
         yield from _differentiable(part)
-
-
-def _whole(tensor: Tensor) -> Shard:
-    return Shard(Box.whole(tuple(tensor.shape)), tuple(tensor.shape), tensor)

@@ -159,13 +159,13 @@ class RoleMesh:
 
     @property
     def block_index(self) -> int:
-        """Which block of replicas this process is in."""
-        return self.replica // self.degrees.block
+        """This process in `block_group`, that is, which block of replicas it is in."""
+        return dist.get_rank(self.block_group)
 
     @property
     def shard_index(self) -> int:
-        """Which replica of its block this process is a part of."""
-        return self.replica % self.degrees.block
+        """This process in `shard_group`, whose ranks are ascending, as torch orders all groups."""
+        return dist.get_rank(self.shard_group)
 
     @property
     def device(self) -> torch.device:
@@ -207,7 +207,8 @@ class RoleMesh:
         padded[: len(text)] = text.to(self.device)
         received = [torch.empty_like(padded) for _ in self.ranks]
         dist.all_gather(received, padded, self.group)
-        return [
-            json.loads(bytes(one[:size].cpu().tolist()))
-            for one, size in zip(received, sizes, strict=True)
-        ]
+        heard = {
+            rank: json.loads(bytes(one[:size].cpu().tolist()))
+            for rank, one, size in zip(sorted(self.ranks), received, sizes, strict=True)
+        }
+        return [heard[rank] for rank in self.ranks]

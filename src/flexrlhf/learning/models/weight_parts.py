@@ -72,8 +72,10 @@ def tensor_parallel_box(parameter: nn.Parameter) -> Box:
     (placement,) = parameter.placements
     if not isinstance(placement, Shard):
         return whole
-    mesh = parameter.device_mesh
+    mesh, dim = parameter.device_mesh, placement.dim
+    coordinate = mesh.get_coordinate()
+    assert coordinate is not None, "A parameter lies in the processes of its mesh."
     start, stop = list(whole.start), list(whole.stop)
-    dim = placement.dim
-    start[dim], stop[dim] = share(parameter.shape[dim], mesh.size(), mesh.get_local_rank())
+    # Not the rank in the mesh's group, whose order is another where ranks do not ascend.
+    start[dim], stop[dim] = share(parameter.shape[dim], mesh.size(), coordinate[0])
     return Box(tuple(start), tuple(stop))

@@ -1,0 +1,72 @@
+"""What goes wrong on one replica stops all of them with the same message, and none hangs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from process_pool import ProcessPool
+from role_cases import OBJECTIVES, SETTINGS, SPLITS, error_of, make_samples, split_trainer, train
+
+from flexrlhf.learning.training.objectives import MicroBatchLoss
+
+
+class SpoiltGradient(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, loss: torch.Tensor) -> torch.Tensor:
+        return loss.clone()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
+        return gradient * float("nan")
+
+
+class SpoiltObjective:
+    """The value objective, whose gradient is not a number on sample 103."""
+
+    fields = OBJECTIVES["scorer"].fields
+
+    def __call__(self, model, batch, counts):
+        part = OBJECTIVES["scorer"](model, batch, counts)
+        spoilt = 103 in batch.sample_ids
+        return MicroBatchLoss(SpoiltGradient.apply(part.loss) if spoilt else part.loss, part.sums)
+
+
+def spoil_one_rank(degrees: dict[str, Any], *, spoilt: str) -> dict[str, Any] | None:
+    """Makes the loss or the gradient of one replica infinite; returns what every rank says."""
+    made = split_trainer("scorer", "llama", degrees)
+    if made is None:
+        return None
+    trainer, parallel = made
+    train(trainer, num_steps=1)
+    before = {name: shard.tensor.clone() for name, shard in parallel.shards().items()}
+    samples = make_samples()
+    # Of the first step's mini-batch, replica 1 has samples 1, 3 and 5.
+    if spoilt == "loss":
+        samples[3].fields["returns"][-1] = float("nan")
+    else:
+        trainer.objective = SpoiltObjective()
+    said = error_of(lambda: train(trainer, num_steps=1, samples=samples))
+    trainer.objective = OBJECTIVES["scorer"]
+    same = all(torch.equal(before[name], s.tensor) for name, s in parallel.shards().items())
+    after = train(trainer, num_steps=1)  # the role works as before
+    return {"said": said, "same": same, "after": after}
+
+
+@pytest.mark.parametrize("spoilt", ["loss", "gradient"])
+@pytest.mark.parametrize("split", ["zero0", "zero1", "zero2", "tp2 x zero3"])
+def test_what_is_not_finite_on_one_replica_stops_all_with_one_message(
+    process_pool: ProcessPool, split: str, spoilt: str
+):
+    results = process_pool.run(spoil_one_rank, degrees=SPLITS[split], spoilt=spoilt)
+    members = [result for result in results if result is not None]
+    expected = {
+        "loss": "The loss of role actor is nan on samples 101, 103.",
+        "gradient": "The gradient norm is nan at optimiser step 1.",
+    }
+    for result in members:
+        assert result["said"].startswith(expected[spoilt])
+        assert result == members[0]
+        assert result["same"]
+        assert result["after"][0]["learning_rate"] == SETTINGS.learning_rate
