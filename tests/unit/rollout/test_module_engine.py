@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import gc
+import threading
+import time
 
 import pytest
 import torch
@@ -13,6 +15,7 @@ from flexrlhf.core.errors import ConfigError, DataError, FlexError, RunFailed, S
 from flexrlhf.core.names import BUILT_ENGINES
 from flexrlhf.learning.rollout.engines import build_engine
 from flexrlhf.learning.rollout.protocol import Generation, Request, Sampling
+from flexrlhf.learning.rollout.weight_loading import load_in_place
 
 END = 1
 SAMPLING = Sampling(max_new_tokens=12, end_tokens=(END, 2, 3), seed=4, top_p=0.95)
@@ -219,6 +222,31 @@ def test_a_version_counts_once_all_of_it_is_written() -> None:
     answers = engine.generate(GROUPS, SAMPLING)
     assert answers[0].weight_version == 3
     assert by_id(answers) == by_id(build_engine("native", other).generate(GROUPS, SAMPLING))
+
+
+def test_new_weights_wait_for_answers_that_another_thread_generates() -> None:
+    model, other = tiny_llama(), tiny_llama(seed=1)
+    engine = build_engine("native", model, shares_weights=False)
+    expected = engine.generate(GROUPS, SAMPLING)
+    has_begun = threading.Event()
+    order = []
+
+    def install() -> None:
+        has_begun.wait(10)
+        engine.install(1, lambda: load_in_place(engine.targets(), other.state_dict().items()))
+        order.append("installed")
+
+    def take(answer: Generation) -> None:
+        has_begun.set()
+        time.sleep(0.02)
+        order.append(answer.weight_version)
+
+    thread = threading.Thread(target=install)
+    thread.start()
+    assert engine.generate(GROUPS, SAMPLING, take) == expected
+    thread.join(10)
+    assert order == [0] * 12 + ["installed"]
+    assert engine.weight_version == 1
 
 
 @both_engines

@@ -11,6 +11,7 @@ from process_pool import ProcessPool
 from torch import nn
 from torch.distributed.tensor import DTensor
 
+from flexrlhf.core.errors import FlexError
 from flexrlhf.core.shard_layout import Box
 from flexrlhf.learning.models.heads import SharedActorCritic
 from flexrlhf.learning.models.parallelise import ParallelModel, parallelise
@@ -91,7 +92,9 @@ def cut_by_heads(family: str, engine: str) -> Any:
     return {"answers": said(answers), "heads": sorted(set(heads))}
 
 
-def sharded(family: str, zero_stage: int, tensor: int, *, per_token: bool) -> Any:
+def sharded(
+    family: str, zero_stage: int, tensor: int, *, per_token: bool, engine: str = "native"
+) -> Any:
     """Each replica answers other requests, and the last one none at all."""
     model = split(
         tiny(family), trains=zero_stage == 2, tensor=tensor, data=4 // tensor, zero_stage=zero_stage
@@ -107,20 +110,31 @@ def sharded(family: str, zero_stage: int, tensor: int, *, per_token: bool) -> An
         largest[0] = max(largest[0], sum(one.numel() for one in here))
 
     model.module.model.layers[1].register_forward_pre_hook(watch)
-    engine = build_engine("native", model, max_sequences=2, gathers_per_token=per_token)
+    generator = build_engine(engine, model, max_sequences=2, gathers_per_token=per_token)
     replica = dist.get_rank() // tensor
     mine = REQUESTS[replica * 2 : replica * 2 + 2] if replica < 2 else []
-    answers = engine.generate(mine, SAMPLING)
-    again = engine.generate(mine, SAMPLING)
+    answers = generator.generate(mine, SAMPLING)
+    again = generator.generate(mine, SAMPLING)
     assert answers == again
     is_apart = all(isinstance(one, DTensor) for one in model.module.model.layers.parameters())
     return {
         "answers": said(answers),
-        "engine": engine.capabilities.name,
-        "is_collective": engine.capabilities.is_collective,
+        "engine": generator.capabilities.name,
+        "is_collective": generator.capabilities.is_collective,
         "largest": largest[0],
         "is_apart": is_apart,
     }
+
+
+def one_prompt_is_bad() -> str:
+    model = split(tiny("llama"), data=4, zero_stage=3)
+    engine = build_engine("native", model, gathers_per_token=True)
+    is_bad = dist.get_rank() == 1
+    try:
+        engine.generate([Request((5, 99 if is_bad else 6), (dist.get_rank(),))], SAMPLING)
+    except FlexError as error:
+        return str(error)
+    return "no error"
 
 
 def trained_between(per_token: bool) -> Any:
@@ -209,6 +223,23 @@ def test_one_layer_at_a_time_is_whole_when_weights_are_gathered_per_token(
     for found in process_pool.run(sharded, family="qwen3", zero_stage=3, tensor=1, per_token=True):
         assert found["largest"] == num_layer
         assert found["is_apart"]
+
+
+def test_what_is_gathered_once_serves_engines_that_call_whole_layers(process_pool: ProcessPool):
+    """Replicas make different numbers of passes, so a pass that gathered would not end."""
+    found = process_pool.run(
+        sharded, family="qwen2", zero_stage=3, tensor=1, per_token=False, engine="transformers"
+    )
+    together = {key: answer for one in found for key, answer in one["answers"].items()}
+    assert agree(together, alone("qwen2"))
+    assert {one["engine"] for one in found} == {"transformers"}
+    assert all(one["is_apart"] for one in found)
+
+
+def test_a_replica_that_fails_takes_the_others_with_it(process_pool: ProcessPool):
+    bad, *others = sorted(process_pool.run(one_prompt_is_bad), key=lambda text: "99" not in text)
+    assert "token 99" in bad
+    assert all("Another replica of the actor failed" in text for text in others)
 
 
 @pytest.mark.parametrize("per_token", [False, True])

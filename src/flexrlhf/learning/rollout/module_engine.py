@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -16,7 +17,7 @@ from flexrlhf.learning.models.heads import pretrained
 from flexrlhf.learning.models.parallelise import ParallelModel
 from flexrlhf.learning.models.shards import Shard
 from flexrlhf.learning.rollout.decoding import Decoder, decode
-from flexrlhf.learning.rollout.lockstep import Lockstep
+from flexrlhf.learning.rollout.lockstep import RunPass, lockstep
 from flexrlhf.learning.rollout.protocol import (
     ENGINE_MEMORY,
     EngineCapabilities,
@@ -87,6 +88,8 @@ class ModuleEngine(ABC):
             "one version" if has_weights else "none"
         )
         self._memory: WeightMemory | None = None
+        self._in_use = threading.Lock()
+        """So that weights neither change nor go while another thread generates with them."""
         self.weight_version = weight_version
 
     @classmethod
@@ -95,8 +98,14 @@ class ModuleEngine(ABC):
         """Returns why the engine cannot run `model`, or None."""
 
     @abstractmethod
-    def _decoder(self, wave: Wave, max_new_tokens: int) -> Decoder:
-        """Returns the wave inside the model; its caches live as long as it does."""
+    def _decoder(self, wave: Wave, max_new_tokens: int, run: RunPass) -> Decoder:
+        """Returns the wave inside the model; its caches live as long as it does.
+
+        Args:
+            wave: the answers.
+            max_new_tokens: of each.
+            run: makes a pass of whole layers.
+        """
 
     @property
     def capabilities(self) -> EngineCapabilities:
@@ -116,19 +125,12 @@ class ModuleEngine(ABC):
         on_finished: OnFinished | None = None,
     ) -> list[Generation]:
         """See `RolloutEngine`."""
-        self._check_ready()
-        config: Any = self._model.config
-        check_requests(
-            requests,
-            max_new_tokens=sampling.max_new_tokens,
-            vocabulary_size=config.vocab_size,
-            max_positions=getattr(config, "max_position_embeddings", None),
-        )
         tell = None if on_finished is None else _outside_inference(on_finished)
         by_id: dict[int, Generation] = {}
-        with self._gradient_free(), _without_dropout(self._model), self._gathered():
+        with self._running() as run:
+            self._check_requests(requests, sampling)
             for wave in cut_into_waves(requests, self._max_sequences):
-                decoder = self._decoder(wave, sampling.max_new_tokens)
+                decoder = self._decoder(wave, sampling.max_new_tokens, run)
                 answers = decode(decoder, wave.sample_ids, sampling, self.weight_version, tell)
                 by_id.update((answer.sample_id, answer) for answer in answers)
         return [by_id[sample_id] for request in requests for sample_id in request.sample_ids]
@@ -141,29 +143,33 @@ class ModuleEngine(ABC):
     def install(self, version: int, write: Callable[[], T]) -> T:
         """See `RolloutEngine`. No cache outlives `generate`, so none is left of the old version."""
         self._check_awake("weights")
-        self._content = "several"
-        written = write()
-        self._parallel.weights_changed()
-        self._content = "one version"
-        self.weight_version = version
+        with self._in_use:
+            self._content = "several"
+            written = write()
+            self._parallel.weights_changed()
+            self._content = "one version"
+            self.weight_version = version
         return written
 
     def load_weights(self, weights: Iterable[tuple[str, Tensor]], version: int) -> None:
         """See `RolloutEngine`."""
         weights = list(weights) if self._shares_weights else weights
         if weights == []:
-            self.weight_version = version
+            with self._in_use:
+                self.weight_version = version
         else:
             self.install(version, lambda: load_in_place(self.targets(), weights))
 
     def release_memory(self, *, keep_weights: bool = True) -> None:
         """See `RolloutEngine`."""
-        if "weights" in self._awake and not self._shares_weights:
-            self._memory = WeightMemory(held.tensor for held in self._parallel.shards().values())
-            self._memory.release(keep=keep_weights)
-            if not keep_weights:
-                self._content = "none"
-        self._awake.clear()
+        with self._in_use:
+            if "weights" in self._awake and not self._shares_weights:
+                held = self._parallel.shards().values()
+                self._memory = WeightMemory(shard.tensor for shard in held)
+                self._memory.release(keep=keep_weights)
+                if not keep_weights:
+                    self._content = "none"
+            self._awake.clear()
         if self._parallel.device.type == "cuda":
             torch.cuda.empty_cache()
 
@@ -184,18 +190,35 @@ class ModuleEngine(ABC):
         return self._parallel.device
 
     @contextmanager
-    def _gathered(self) -> Iterator[None]:
-        """The weights are present for this replica's passes; at the end, for those of others."""
+    def _running(self) -> Iterator[RunPass]:
+        """What holds while answers are generated; gives what makes a pass."""
+        with self._in_use:
+            self._check_ready()
+            with self._gradient_free(), _without_dropout(self._model), self._present() as run:
+                yield run
+
+    @contextmanager
+    def _present(self) -> Iterator[RunPass]:
+        """The weights are present: all the time, or in passes that all replicas make together."""
         if self._gathers_per_token:
-            yield
-            Lockstep(self._parallel).finish()
+            with lockstep(self._parallel) as run:
+                yield run
         else:
             with self._parallel.gathered():
-                yield
+                yield self._parallel.run
 
     def _gradient_free(self) -> torch.inference_mode | torch.no_grad:
         # What FSDP gathers in inference mode could not be trained with later.
         return torch.no_grad() if self._parallel.needs_lockstep else torch.inference_mode()
+
+    def _check_requests(self, requests: Sequence[Request], sampling: Sampling) -> None:
+        config: Any = self._model.config
+        check_requests(
+            requests,
+            max_new_tokens=sampling.max_new_tokens,
+            vocabulary_size=config.vocab_size,
+            max_positions=getattr(config, "max_position_embeddings", None),
+        )
 
     def _check_awake(self, *memory: EngineMemory) -> None:
         asleep = [name for name in memory if name not in self._awake]

@@ -12,6 +12,7 @@ from torch.nn.utils.rnn import pad_sequence
 from flexrlhf.learning.data.experience import pack_by_tokens
 from flexrlhf.learning.rollout.decoding import Decoder
 from flexrlhf.learning.rollout.kv_cache import KVCache
+from flexrlhf.learning.rollout.lockstep import RunPass
 from flexrlhf.learning.rollout.module_engine import ModuleEngine
 from flexrlhf.learning.rollout.native_families import (
     FAMILIES,
@@ -44,7 +45,8 @@ class NativeEngine(ModuleEngine):
             return "it calls parts of layers, and weights are gathered for whole ones"
         return unsupported_reason(model)
 
-    def _decoder(self, wave: Wave, max_new_tokens: int) -> Decoder:
+    def _decoder(self, wave: Wave, max_new_tokens: int, run: RunPass) -> Decoder:
+        del run  # parts of layers are called, whose weights are here
         family = FAMILIES[type(self._model).__name__](self._model)
         return NativeDecoder(family, wave, max_new_tokens, self._device, self._compute_dtype)
 

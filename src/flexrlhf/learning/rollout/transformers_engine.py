@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -13,11 +12,9 @@ from torch import Tensor, nn
 from flexrlhf.learning.models.heads import pretrained
 from flexrlhf.learning.models.output_head import output_head
 from flexrlhf.learning.rollout.decoding import Decoder
-from flexrlhf.learning.rollout.lockstep import Lockstep
+from flexrlhf.learning.rollout.lockstep import RunPass
 from flexrlhf.learning.rollout.module_engine import ModuleEngine
 from flexrlhf.learning.rollout.waves import Wave
-
-Run = Callable[[Callable[[nn.Module], Tensor]], Tensor]
 
 
 class TransformersEngine(ModuleEngine):
@@ -34,9 +31,8 @@ class TransformersEngine(ModuleEngine):
             return f"{type(model).__name__} keeps no past keys and values"
         return None
 
-    def _decoder(self, wave: Wave, max_new_tokens: int) -> Decoder:
+    def _decoder(self, wave: Wave, max_new_tokens: int, run: RunPass) -> Decoder:
         del max_new_tokens  # the cache grows by itself
-        run = Lockstep(self._parallel).run if self._gathers_per_token else self._parallel.run
         return TransformersDecoder(run, self._model, wave, self._device)
 
 
@@ -50,7 +46,7 @@ class TransformersDecoder:
         device: where tokens go.
     """
 
-    def __init__(self, run: Run, model: nn.Module, wave: Wave, device: torch.device) -> None:
+    def __init__(self, run: RunPass, model: nn.Module, wave: Wave, device: torch.device) -> None:
         from transformers import DynamicCache
 
         causal_lm: Any = model
