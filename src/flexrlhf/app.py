@@ -8,9 +8,9 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
-from flexrlhf.config.cluster import is_this_machine
+from flexrlhf.config.cluster import ProfiledMachine, RayCluster, is_one_device
 from flexrlhf.config.files import require_files
 from flexrlhf.config.loading import dump_config, load_config, request_of
 from flexrlhf.config.resolution import resolve, with_threads
@@ -19,11 +19,12 @@ from flexrlhf.config.yaml_text import write_yaml
 from flexrlhf.core.atomic_files import write_atomically
 from flexrlhf.core.errors import ConfigError, FlexError, RunFailed
 from flexrlhf.core.plugins import require_package
-from flexrlhf.planning.placement.one_device import require_one_device
 from flexrlhf.planning.placement.plan import Plan, plans_document
+from flexrlhf.planning.placement.runnable import require_runnable
 from flexrlhf.planning.search.this_machine import this_machine_plans
 
 if TYPE_CHECKING:
+    from flexrlhf.planning.cluster.cluster import Cluster
     from flexrlhf.planning.search.stage_plans import StagePlans
     from flexrlhf.runtime.datasets import RunData
     from flexrlhf.runtime.loop import Listener
@@ -57,17 +58,48 @@ def plan(config: RunConfig) -> list[Plan]:
         PlanError: the strategy asked for cannot be had.
     """
     config = resolve(config)
-    if _is_this_machine(config):
+    if _is_one_device(config):
         return this_machine_plans(config)
-    from flexrlhf.planning.search.stage_plans import stage_plans
-
-    found = stage_plans(config)
+    found = _stage_plans(config)
     return [stage.ranked.best for stage in found] if config.stages else list(found[0].ranked.plans)
 
 
-def _is_this_machine(config: RunConfig) -> bool:
-    """Whether every stage runs here, where today one process has one device."""
-    return all(is_this_machine(stage.cluster) for _, stage in config.stage_configs())
+def _is_one_device(config: RunConfig) -> bool:
+    """Whether every stage runs in one process on one device of this machine."""
+    return all(is_one_device(stage.cluster) for _, stage in config.stage_configs())
+
+
+def _stage_plans(config: RunConfig) -> list[StagePlans]:
+    """Searches for the plans of every stage, on the machines that Ray has if it is asked for."""
+    from flexrlhf.planning.search.stage_plans import stage_plans
+
+    return stage_plans(config, _joined(config))
+
+
+def _joined(config: RunConfig) -> Cluster | None:
+    """Returns the machines of the Ray cluster that a config names; None where it names none."""
+    setting = next((s.cluster for _, s in config.stage_configs()), config.cluster)
+    if not isinstance(setting, RayCluster):
+        return None
+    from flexrlhf.runtime.ray_cluster.joined import joined_cluster
+
+    return joined_cluster(setting)
+
+
+def _cluster_of(config: RunConfig) -> Cluster:
+    """Returns the machines that a run of workers is trained on."""
+    from flexrlhf.planning.cluster.setting import requested_cluster
+
+    setting = next(stage.cluster for _, stage in config.stage_configs())
+    assert not isinstance(setting, ProfiledMachine), "one device has no workers"
+    return _joined(config) or requested_cluster(setting)
+
+
+def _training_plans(config: RunConfig) -> list[Plan]:
+    """Returns the plan of every stage that is trained."""
+    if _is_one_device(config):
+        return this_machine_plans(config)
+    return [stage.ranked.best for stage in _stage_plans(config)]
 
 
 def train(
@@ -101,17 +133,18 @@ def train(
             "Leave plan out, or train the stages one by one.",
         )
     require_files(config)
-    plans = [plan] if plan is not None else this_machine_plans(config)
-    for stage_plan in plans:
-        require_one_device(stage_plan)
     _require_packages("Training")
+    plans = [plan] if plan is not None else _training_plans(config)
+    cluster = None if _is_one_device(config) else _cluster_of(config)
+    for stage_plan in plans:
+        require_runnable(stage_plan, 1 if cluster is None else cluster.num_devices)
     from flexrlhf.runtime import environment, run_folder
     from flexrlhf.runtime.run_log import logged
 
     folder = Path(run_dir) if run_dir else run_folder.default_folder(_name(config))
     with run_folder.opened(folder, resume=resume), logged(folder):
         config = run_folder.resumed_config(config, folder) if resume else config
-        threads = environment.set_threads(config.training.threads)
+        threads = environment.set_threads(_threads(config, cluster))
         from flexrlhf.learning.training import memory  # torch, which reads the threads only once
         from flexrlhf.runtime import stages
 
@@ -119,7 +152,7 @@ def train(
         prepared = stages.prepare(with_threads(config, threads), plans, folder)
         facts = environment.describe_environment(shlex.join(sys.argv))
         try:
-            stages.run(prepared, facts, listener or stages.SilentListener())
+            stages.run(prepared, facts, listener or stages.SilentListener(), cluster)
         except BaseException:
             with suppress(FlexError):  # why the run stopped says more
                 _write_report(folder)
@@ -166,7 +199,7 @@ def dry_run(config: RunConfig) -> str:
     from flexrlhf.report.plan_text import plan_text
     from flexrlhf.runtime import stages
 
-    plans = this_machine_plans(config)
+    plans = _training_plans(resolve(config))
     prepared = stages.prepare(config, plans, Path())
     parts = ["# resolved config", dump_config(config)]
     for stage in prepared.stages:
@@ -191,11 +224,9 @@ def plan_document(config: RunConfig, *, page: Path | None = None) -> dict[str, A
     config = resolve(config)
     if page is not None:
         _require_page(config, page)
-    if _is_this_machine(config):
+    if _is_one_device(config):
         return plans_document(request_of(config), this_machine_plans(config))
-    from flexrlhf.planning.search.stage_plans import stage_plans
-
-    found = stage_plans(config)
+    found = _stage_plans(config)
     winners = [stage.ranked.best for stage in found]
     if page is not None:
         _write_plan_page(page, found)
@@ -349,6 +380,13 @@ def doctor() -> tuple[str, bool]:
     return "\n".join(lines), all(finding.status != "error" for finding in findings)
 
 
+def _threads(config: RunConfig, cluster: Cluster | None) -> int | Literal["auto"]:
+    """Workers compute with one thread each, unless the user asks for more."""
+    if cluster is None or cluster.num_devices == 1 or config.training.threads != "auto":
+        return config.training.threads
+    return 1
+
+
 def _require_packages(needed_by: str) -> None:
     """Checks that what comes with `flexrlhf[train]` is installed, since planning needs none of it.
 
@@ -365,7 +403,7 @@ def _require_page(config: RunConfig, page: Path) -> None:
     Raises:
         ConfigError: it has not.
     """
-    if _is_this_machine(config):
+    if _is_one_device(config):
         raise ConfigError(
             "--html has nothing to show: with cluster: auto every role sits on this machine's one "
             "device.",

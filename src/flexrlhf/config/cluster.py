@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from collections.abc import Mapping
+from typing import Annotated, Any, Final
 
 from pydantic import Discriminator, Field, Strict, Tag
 
@@ -95,7 +96,7 @@ class OwnDevice(Section):
 class ClusterDescription(Section):
     """The machines. In place of the section may stand `auto`, this machine, or a YAML file of it.
 
-    Training takes `auto` or a profile; anything can be planned for.
+    Training takes the other forms; anything can be planned for.
     """
 
     nodes: Annotated[tuple[NodeGroup, ...], Field(min_length=1)]
@@ -113,18 +114,54 @@ class ProfiledMachine(Section):
     """The file that `flexrlhf profile` wrote: plans reckon with what it measured."""
 
 
+class WorkersHere(Section):
+    """This machine with several workers, a process each, in a Ray of their own."""
+
+    workers: DeviceCount
+    """Processes that hold a device each: a GPU where there are any, else a core."""
+    nodes: NodeCount = 1
+    """Equal groups of workers that count as machines of their own, to try placements out."""
+
+
+class RayCluster(Section):
+    """The machines of a Ray cluster that is there already."""
+
+    ray: Text
+    """`auto` on a machine of the cluster, or the HOST:PORT that `ray start` printed."""
+    workers: DeviceCount | None = None
+    """At most so many workers; null takes every GPU, or every CPU where there is no GPU."""
+
+
 def _form_of(value: Any) -> str:
-    has_profile = isinstance(value, dict) and "profile" in value
-    return "profiled" if has_profile or isinstance(value, ProfiledMachine) else "described"
+    for key, form in _FORMS.items():
+        if isinstance(value, form) or (isinstance(value, dict) and key in value):
+            return key
+    return "nodes"
 
 
+_FORMS: Final[Mapping[str, type[Section]]] = {
+    "profile": ProfiledMachine,
+    "ray": RayCluster,
+    "workers": WorkersHere,
+}
+"""The key by which a form is known, the first that is there."""
 ClusterSection = Annotated[
-    Annotated[ClusterDescription, Tag("described")] | Annotated[ProfiledMachine, Tag("profiled")],
+    Annotated[ClusterDescription, Tag("nodes")]
+    | Annotated[ProfiledMachine, Tag("profile")]
+    | Annotated[RayCluster, Tag("ray")]
+    | Annotated[WorkersHere, Tag("workers")],
     Discriminator(_form_of),
 ]
-"""Told apart by the key `profile`, so that mistakes are those of the form that was meant."""
+"""Told apart by a key, so that mistakes are those of the form that was meant."""
+ClusterSetting = str | ClusterDescription | ProfiledMachine | RayCluster | WorkersHere
+"""`auto`, the path of a cluster file, or a section."""
 
 
-def is_this_machine(setting: str | ProfiledMachine | ClusterDescription) -> bool:
-    """Says whether `cluster` means the machine that reads it, where runs can be trained."""
+def is_one_device(setting: ClusterSetting) -> bool:
+    """Says whether `cluster` means one device of the machine that reads it."""
     return setting == "auto" or isinstance(setting, ProfiledMachine)
+
+
+def can_train(setting: ClusterSetting) -> bool:
+    """Says whether runs can be trained on what `cluster` means; anything can be planned for."""
+    return is_one_device(setting) or isinstance(setting, RayCluster | WorkersHere)

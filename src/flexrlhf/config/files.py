@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from flexrlhf.config.cluster import ProfiledMachine, is_this_machine
+from flexrlhf.config.cluster import ProfiledMachine, can_train
 from flexrlhf.config.data import RowSource
 from flexrlhf.config.model import RoleModel
 from flexrlhf.config.paths import why_absent
@@ -35,11 +35,11 @@ def require_files(config: RunConfig, source: str = "config") -> None:
 
 
 def _missing(config: RunConfig, prefix: str) -> Iterator[Problem]:
-    if not is_this_machine(config.cluster):
+    if not can_train(config.cluster):
         yield absence(
             f"{prefix}cluster",
             "described, which is enough to plan.",
-            "Training runs on one device of this machine: cluster: auto, or leave it out.",
+            "Training runs on this machine (auto, workers) or on a Ray cluster (ray).",
         )
     if isinstance(config.cluster, ProfiledMachine):
         yield from _missing_path(f"{prefix}cluster.profile", config.cluster.profile, _MEASURE)

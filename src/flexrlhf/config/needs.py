@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from flexrlhf.config.cluster import is_this_machine
+from flexrlhf.config.cluster import can_train
 from flexrlhf.config.model import RoleModel
 from flexrlhf.config.problems import Problem, absence, mistake
 from flexrlhf.config.resolution import spec_of
@@ -54,7 +54,7 @@ def is_for_planning_only(config: RunConfig) -> bool:
     A later stage may take its model from such a one, so that it has no shape itself.
     """
     has_shapes = any(model.shape is not None for _, model in _given_models(config))
-    return not is_this_machine(config.cluster) or has_shapes
+    return not can_train(config.cluster) or has_shapes
 
 
 def _given_models(config: RunConfig) -> Iterator[tuple[Role, RoleModel]]:

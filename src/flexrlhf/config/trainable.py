@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
+from flexrlhf.config.cluster import is_one_device
 from flexrlhf.config.problems import Problem, mistake
 from flexrlhf.config.schema import RunConfig
 from flexrlhf.core.algorithm_specs import BUILT
 from flexrlhf.core.names import BUILT_ENGINES
 
+_MOST_STALE: Final = 1
+"""Iterations by which generating weights may lag in a run: one-step-off."""
 _TRAINABLE_ROLES: Final = ("actor", "critic", "reward")
 
 
@@ -40,17 +43,17 @@ def check_trainable(config: RunConfig, prefix: str = "") -> Iterator[Problem]:
                 "Right: no lora, which trains all weights.",
             )
     weights = config.weights
-    for key, value, only in (
-        ("sync_every", weights.sync_every, 1),
-        ("max_staleness", weights.max_staleness, 0),
-    ):
-        if value != only:
-            yield mistake(
-                f"{prefix}weights.{key}",
-                value,
-                "it can be planned; generating with older weights is not built yet.",
-                f"Right: {only}.",
-            )
+    most = 0 if is_one_device(config.cluster) else _MOST_STALE
+    if weights.max_staleness > most:
+        yield mistake(
+            f"{prefix}weights.max_staleness",
+            weights.max_staleness,
+            "it can be planned; one device generates with the weights that it trains."
+            if most == 0
+            else "it can be planned; training on samples older than one iteration is not built.",
+            f"Right: at most {most}.",
+            "cluster",
+        )
     engine = config.rollout.engine
     if engine not in BUILT_ENGINES:
         yield mistake(

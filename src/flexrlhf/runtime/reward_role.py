@@ -12,6 +12,7 @@ from torch import nn
 from flexrlhf.config.reward import Rewards
 from flexrlhf.core.errors import ConfigError, RunFailed
 from flexrlhf.learning.data.experience import Sample
+from flexrlhf.learning.models.parallelise import ParallelModel
 from flexrlhf.learning.rewards.catalogue import load_reward
 from flexrlhf.learning.rewards.combination import combine
 from flexrlhf.learning.rewards.protocol import Reward
@@ -66,7 +67,7 @@ class RewardRole:
 
     def __init__(
         self,
-        model: nn.Module | None,
+        model: nn.Module | ParallelModel | None,
         model_weight: float,
         functions: Sequence[Reward],
         *,
@@ -87,7 +88,7 @@ class RewardRole:
             DataError: a function failed, or to some sample no part applies.
         """
         parts = {
-            function.name: (function.weight, function.score(samples))
+            function.name: (function.weight, function.score(samples) if samples else [])
             for function in self._functions
         }
         if self._model is not None:
@@ -97,7 +98,9 @@ class RewardRole:
             sample.reward = total
             sample.reward_parts = dict(shares)
 
-    def _model_scores(self, model: nn.Module, samples: Sequence[Sample]) -> list[float]:
+    def _model_scores(
+        self, model: nn.Module | ParallelModel, samples: Sequence[Sample]
+    ) -> list[float]:
         """Returns the model's scores; nan would say that the model does not apply to a sample."""
         with self._context():
             scores = score_rewards(model, samples, max_tokens=self._max_tokens)

@@ -110,7 +110,9 @@ def load_roles(
             another vocabulary than the others.
     """
     loader = RoleLoader(config, spec, longest=longest)
-    models = {role: loader.load(role, device, trains=role in spec.trained) for role in loader.roles}
+    models: dict[Role, nn.Module] = {
+        role: loader.load(role, device, trains=role in spec.trained) for role in loader.roles
+    }
     return RoleModels(models, loader.tokenizer)
 
 

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Mapping, Sequence
-from contextlib import nullcontext, suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 
+from flexrlhf.config.cluster import RayCluster
 from flexrlhf.config.model import RoleModel
 from flexrlhf.config.resolution import settled, spec_of
 from flexrlhf.config.schema import RunConfig
@@ -23,16 +24,17 @@ from flexrlhf.core.sources import STAGE
 from flexrlhf.learning.models.loading import load_tokenizer
 from flexrlhf.learning.models.source import ModelSource
 from flexrlhf.learning.training.memory import held_bytes
+from flexrlhf.planning.cluster.cluster import Cluster
 from flexrlhf.planning.costs.profiled.profile import Profile
-from flexrlhf.planning.costs.profiled.setting import profile_of
+from flexrlhf.planning.costs.profiled.setting import CORE, profile_of
 from flexrlhf.planning.placement.plan import Plan
 from flexrlhf.planning.search.one_device import OneDevicePrediction
 from flexrlhf.runtime import thread_pool
 from flexrlhf.runtime.datasets import RunData, load_data
 from flexrlhf.runtime.description import write_description
 from flexrlhf.runtime.environment import set_threads
-from flexrlhf.runtime.launch import Launched, launch
-from flexrlhf.runtime.loop import Listener, TrainingRun
+from flexrlhf.runtime.launch import launch
+from flexrlhf.runtime.loop import Launched, Listener, TrainingRun
 from flexrlhf.runtime.predicting import prediction_of
 from flexrlhf.runtime.records import read_rows
 from flexrlhf.runtime.recover import CheckpointStore
@@ -40,6 +42,9 @@ from flexrlhf.runtime.reward_role import reward_functions
 from flexrlhf.runtime.role_models import model_source
 from flexrlhf.runtime.run_folder import remove_leftovers
 from flexrlhf.runtime.run_log import logged
+
+if TYPE_CHECKING:
+    from flexrlhf.runtime.ray_cluster.processes import RayProcesses
 
 logger = logging.getLogger(__name__)
 
@@ -118,13 +123,19 @@ def _origin(role: Role, config: RunConfig, configs: Mapping[str, RunConfig]) -> 
     return _origin(cast("Role", earlier_role), configs[stage], configs)
 
 
-def run(prepared: PreparedRun, environment: Mapping[str, Any], listener: Listener) -> None:
+def run(
+    prepared: PreparedRun,
+    environment: Mapping[str, Any],
+    listener: Listener,
+    cluster: Cluster | None = None,
+) -> None:
     """Runs the stages to the end of the last, or goes on where they were interrupted.
 
     Args:
         prepared: the stages.
         environment: what `environment.json` says.
         listener: hears how the run goes on.
+        cluster: whose devices the plans mean, where workers run them; None for one device here.
 
     Raises:
         ConfigError: the first stage cannot begin, or an iteration count cannot change any more.
@@ -134,19 +145,21 @@ def run(prepared: PreparedRun, environment: Mapping[str, Any], listener: Listene
     config = prepared.config
     plans = {stage.name: _written_plan(stage) or stage.plan for stage in prepared.stages}
     write_description(config, list(plans.values()), environment, prepared.folder)
-    for stage in prepared.stages:
-        remove_leftovers(stage.folder)
-        if _is_finished(stage):
-            logger.info("%s is finished", stage.name)
-            continue
-        config = _run_stage(
-            stage, prepared, config, plans=plans, environment=environment, listener=listener
-        )
+    with _processes(config, cluster) as processes:
+        for stage in prepared.stages:
+            remove_leftovers(stage.folder)
+            if _is_finished(stage):
+                logger.info("%s is finished", stage.name)
+                continue
+            launcher = _Launcher(prepared, cluster, processes)
+            config = _run_stage(
+                stage, launcher, config, plans=plans, environment=environment, listener=listener
+            )
 
 
 def _run_stage(
     stage: PreparedStage,
-    prepared: PreparedRun,
+    launcher: _Launcher,
     config: RunConfig,
     *,
     plans: dict[str, Plan],
@@ -159,13 +172,13 @@ def _run_stage(
         The run's config with what the launch of this stage measured.
     """
     held = held_bytes(torch.device("cpu"))
-    launched = _launched(stage, prepared)
+    launched = launcher.launch(stage)
     predicted = _predicted(stage, launched, held)
     if predicted is not None:
         stage = replace(stage, plan=predicted.plan)
         plans[stage.name] = predicted.plan
     config = _with_training(config, stage.name, launched.config.training)
-    write_description(config, list(plans.values()), environment, prepared.folder)
+    write_description(config, list(plans.values()), environment, launcher.prepared.folder)
     stage.folder.mkdir(parents=True, exist_ok=True)
     with logged(stage.folder) if config.stages else nullcontext():
         if config.stages:
@@ -223,17 +236,60 @@ def _check_iterations(stages: Sequence[PreparedStage]) -> None:
             )
 
 
-def _launched(stage: PreparedStage, prepared: PreparedRun) -> Launched:
-    """Launches a stage; what is wrong with it after an earlier one ran is a failed run."""
-    set_threads(settled(stage.config.training.threads))
+@contextmanager
+def _processes(config: RunConfig, cluster: Cluster | None) -> Iterator[RayProcesses | None]:
+    """The processes of a run's workers, for all of its stages; none where one device runs it."""
+    if cluster is None or cluster.num_devices == 1:
+        yield None
+        return
+    from flexrlhf.runtime.ray_cluster.processes import RayProcesses
+
+    setting = next(stage.cluster for _, stage in config.stage_configs())
+    address = setting.ray if isinstance(setting, RayCluster) else None
+    processes = RayProcesses(address)
     try:
-        launched = launch(_located(stage.config, prepared.folder), stage.data)
-    except (ConfigError, EngineMissing) as error:
-        if stage is prepared.stages[0]:
-            raise
-        raise RunFailed(f"Stage {stage.name}: {error.wrong}", error.right, error.do) from error
-    thread_pool.let_go()  # from here on the worker's thread computes
-    return launched
+        yield processes
+    finally:
+        processes.close()
+
+
+@dataclass(frozen=True, slots=True)
+class _Launcher:
+    """Launches the stages of a run, in this process or in workers."""
+
+    prepared: PreparedRun
+    cluster: Cluster | None
+    processes: RayProcesses | None
+
+    def launch(self, stage: PreparedStage) -> Launched:
+        """Launches a stage; what is wrong with it after an earlier one ran is a failed run."""
+        set_threads(settled(stage.config.training.threads))
+        config = _located(stage.config, self.prepared.folder)
+        try:
+            if self.processes is not None and self.cluster is not None:
+                return self._in_workers(stage, config, self.processes, self.cluster)
+            launched = launch(config, stage.data)
+        except (ConfigError, EngineMissing) as error:
+            if stage is self.prepared.stages[0]:
+                raise
+            raise RunFailed(f"Stage {stage.name}: {error.wrong}", error.right, error.do) from error
+        thread_pool.let_go()  # from here on the worker's thread computes
+        return launched
+
+    @staticmethod
+    def _in_workers(
+        stage: PreparedStage, config: RunConfig, processes: RayProcesses, cluster: Cluster
+    ) -> Launched:
+        from flexrlhf.runtime.ray_cluster.ray_launch import launch_on_ray
+
+        used = cluster.subset(stage.plan.devices)
+        is_gpu = used.nodes[0].device.name != CORE
+        processes.start(
+            [len(node.devices) for node in used.nodes],
+            kind="GPU" if is_gpu else "CPU",
+            threads=settled(config.training.threads),
+        )
+        return launch_on_ray(config, stage.plan, stage.data, processes)
 
 
 def _with_training(config: RunConfig, stage_name: str, training: Training) -> RunConfig:

@@ -101,11 +101,14 @@ def _shardings(
     """ZeRO stages, over all replicas or inside a node, with and without offload."""
     tensor, pipeline = split
     replicas = len(devices) // (tensor * pipeline)
+    # A core has no host whose memory were another one.
+    has_host = any(cluster.device_type(device).name != "cpu-core" for device in devices)
+    may_offload = model.is_trained and has_host
     stages = [0] if replicas == 1 else [1, 2, 3] if model.is_trained else [0, 3]
     for stage in _kept(stages, fixed, "zero_stage"):
         if pipeline > 1 and stage > 1 and not {"zero_stage", "pipeline_parallel"} <= set(fixed):
             continue
-        for offload in _kept([False, True] if model.is_trained else [False], fixed, "offload"):
+        for offload in _kept([False, True] if may_offload else [False], fixed, "offload"):
             yield {"zero_stage": stage, "offload": offload}
             per_node = len(devices) // len(cluster.nodes_of(devices))
             is_hybrid = stage == 3 and tensor < per_node < len(devices)

@@ -188,7 +188,8 @@ def _plan(arrangement: Arrangement, cuts: Cuts, placement: dict[Role, RolePlacem
         feasible=False,
         why=arrangement.note,
         placement=placement,
-        export_only=arrangement.is_export_only,
+        export_only=arrangement.is_export_only
+        or any(held.pipeline_parallel > 1 for held in placement.values()),
         rollout_micro_batches=cuts.parts,
         sync_every=cuts.sync_every,
     )

@@ -39,7 +39,11 @@ _SOFTWARE_YEAR: Final = 2025
 
 
 def request_from(
-    config: RunConfig, cluster: Cluster, earlier: Mapping[str, PlanRequest] | None = None
+    config: RunConfig,
+    cluster: Cluster,
+    earlier: Mapping[str, PlanRequest] | None = None,
+    *,
+    runnable: bool = False,
 ) -> PlanRequest:
     """Returns the request of one stage.
 
@@ -47,6 +51,7 @@ def request_from(
         config: one stage, or a plain run, resolved.
         cluster: the machines; the class of its first device gives the constants.
         earlier: requests of the stages before, by name, for `stage:NAME/ROLE`.
+        runnable: look only at what workers can run.
 
     Raises:
         ConfigError: a model's sizes cannot be found.
@@ -65,6 +70,7 @@ def request_from(
         memory_fill=placement.memory_fill,
         objective=placement.objective,
         max_p99_iteration_s=placement.max_p99_iteration_s,
+        runnable=runnable,
     )
 
 

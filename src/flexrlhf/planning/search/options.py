@@ -6,6 +6,7 @@ from collections import Counter
 from dataclasses import dataclass
 
 from flexrlhf.core.names import Role, Stage
+from flexrlhf.planning.costs.held_model import HeldModel
 from flexrlhf.planning.placement.arrangement import Arrangement
 from flexrlhf.planning.placement.plan import RolePlacement
 from flexrlhf.planning.search.bounds import Times
@@ -73,6 +74,8 @@ class RoleOptions:
         placements = role_placements(
             request.cluster, self._arrangement, role, model, generates=generates
         )
+        if request.runnable:
+            placements = [p for p in placements if _can_run(p, model)]
         return [self._option(role, placement) for placement in placements]
 
     def _option(self, role: Role, placement: RolePlacement) -> Option:
@@ -80,3 +83,11 @@ class RoleOptions:
         assert placed is not None
         work = RoleWork(self._request, placed, self._shape, self._tasks[role])
         return Option(role, placement, work)
+
+
+def _can_run(placement: RolePlacement, model: HeldModel) -> bool:
+    """Whether workers can split a role so: by replicas, and by whole key heads inside a replica."""
+    tensor = placement.generation_tensor_parallel or 1
+    heads = model.shape.kv_heads or 1
+    splits = (placement.tensor_parallel, tensor)
+    return placement.pipeline_parallel == 1 and all(heads % split == 0 for split in splits)

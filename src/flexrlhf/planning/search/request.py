@@ -39,6 +39,8 @@ class PlanRequest:
     """Share of a device's memory that may be used. Source: FlexRLHF fills to 95 %."""
     objective: Objective = "throughput"
     max_p99_iteration_s: float | None = None
+    runnable: bool = False
+    """Only what workers can run is looked at; else plans may be for export only."""
 
     def model_of(self, role: Role) -> HeldModel | None:
         """Returns the model of a role; a shadow holds its original's, without training it."""

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from flexrlhf.config.cluster import ClusterDescription, ProfiledMachine
+from flexrlhf.config.cluster import ClusterSetting, ProfiledMachine, can_train
 from flexrlhf.config.resolution import placement_of, role_origin
 from flexrlhf.config.schema import RunConfig
 from flexrlhf.core.names import Role
@@ -77,7 +77,7 @@ class _Searched:
         return list(held_weights(self.request, plan, contents))
 
 
-def stage_plans(config: RunConfig) -> list[StagePlans]:
+def stage_plans(config: RunConfig, joined: Cluster | None = None) -> list[StagePlans]:
     """Returns the ranked plans of each stage; a plain run is one.
 
     Each stage has its own search. Then the plan of each is chosen that makes the whole run
@@ -85,6 +85,7 @@ def stage_plans(config: RunConfig) -> list[StagePlans]:
 
     Args:
         config: of the run, resolved.
+        joined: the machines of the Ray cluster that `cluster.ray` means.
 
     Raises:
         ConfigError: the cluster or a model cannot be found.
@@ -93,7 +94,8 @@ def stage_plans(config: RunConfig) -> list[StagePlans]:
     searched: list[_Searched] = []
     earlier: dict[str, PlanRequest] = {}
     for name, stage in config.stage_configs():
-        request = request_from(stage, _cluster(stage.cluster), earlier)
+        cluster = joined or _cluster(stage.cluster)
+        request = request_from(stage, cluster, earlier, runnable=can_train(stage.cluster))
         earlier[name] = request
         ranked = ranked_plans(request, choices_of(placement_of(stage)))
         searched.append(_Searched(name, stage, request, ranked))
@@ -102,7 +104,7 @@ def stage_plans(config: RunConfig) -> list[StagePlans]:
     return _chosen_together(searched)
 
 
-def _cluster(setting: str | ProfiledMachine | ClusterDescription) -> Cluster:
+def _cluster(setting: ClusterSetting) -> Cluster:
     if isinstance(setting, ProfiledMachine):
         return load_profile(setting.profile).cluster
     return requested_cluster(setting)

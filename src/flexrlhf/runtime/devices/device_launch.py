@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -72,7 +72,16 @@ def build_parts(
     exchange = ExperienceExchange(device_map, rank, ask, _prompts(order, draw, data))
     rollouts = None
     if spec.generates:
-        rollouts = _rollouts(order, device_map, held, exchange, draw, data, loader, device)
+        rollouts = _rollouts(
+            order,
+            device_map,
+            held,
+            exchange,
+            draw=draw,
+            held_out=data.evaluation,
+            loader=loader,
+            device=device,
+        )
     source: ItemSource = rollouts or RowSource(
         data.training,
         SeededOrder(len(data.training), config.run.seed),
@@ -107,8 +116,9 @@ def _rollouts(
     device_map: DeviceMap,
     held: HeldRoles,
     exchange: ExperienceExchange,
+    *,
     draw: PromptDraw,
-    data: RunData,
+    held_out: Sequence[Prompt],
     loader: RoleLoader,
     device: torch.device,
 ) -> DeviceRollouts:
@@ -132,7 +142,7 @@ def _rollouts(
         held=held,
         exchange=exchange,
         draw=draw,
-        held_out=data.evaluation,
+        held_out=held_out,
         held_out_sampling=replace(sampling, greedy=section is not None and section.greedy),
         held_out_answers=_answers_held_out(order),
         generator=_generator(held, loader),

@@ -54,7 +54,7 @@ class DeviceMap:
     def serving(self, role: Role) -> Role:
         """Returns the role that generates or scores for `role`: its shadow, if there is one."""
         shadow = SHADOWS.get(role)
-        return shadow if shadow in self.plan.placement else role
+        return role if shadow is None or shadow not in self.plan.placement else shadow
 
     @property
     def generating(self) -> Role:

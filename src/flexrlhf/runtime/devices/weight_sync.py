@@ -131,7 +131,9 @@ class WeightSync:
             staged = self._staged.pop((role, version), None)
         if staged is None:
             self._publish(version)
-            dist.barrier(self._held.models[role].mesh.group if role in self._held.models else None)
+            mesh = self._held.models[role].mesh
+            assert mesh is not None, "workers split every role by a mesh"
+            dist.barrier(mesh.group)  # all of them offer the version before anyone asks
             staged = self._pull(role, version, targets)
         receipt = staged.install()
         if receipt.source_checksum != receipt.installed_checksum:

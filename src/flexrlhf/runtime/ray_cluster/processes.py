@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -11,6 +10,8 @@ from flexrlhf.runtime.ray_cluster import session
 from flexrlhf.runtime.ray_cluster.device_host import DeviceHost
 from flexrlhf.runtime.ray_cluster.seats import Kind, seats
 
+_THREADS: Final = {"work": 1, "data": 4, "control": 2}
+"""Of each process: one that computes, some that fetch, some that answer while it computes."""
 _RESERVE_S: Final = 60.0
 """How long the cluster may take to reserve what it says is free."""
 _START_S: Final = 180.0
@@ -34,12 +35,13 @@ class RayProcesses:
         self.hosts: list[str | None] = []
         """Where peers reach each of them; None where all are on this machine."""
 
-    def start(self, groups: Sequence[int], *, kind: Kind = "CPU") -> None:
+    def start(self, groups: Sequence[int], *, kind: Kind = "CPU", threads: int = 1) -> None:
         """Sees to it that there is a process for every worker; those that are there stay.
 
         Args:
             groups: workers of each node of the plan, in the order of their ranks.
             kind: what a worker occupies one of.
+            threads: that each of them computes with.
 
         Raises:
             PlanError: the cluster has no room.
@@ -58,7 +60,7 @@ class RayProcesses:
         is_alone = len({place.node_id for place in places}) == 1 and self._address is None
         self.hosts = [None if is_alone else place.address for place in places]
         self._reserve([place.address for place in places])
-        self._spawn([place.address for place in places])
+        self._spawn([place.address for place in places], threads)
 
     def close(self) -> None:
         """Ends the processes and leaves the cluster."""
@@ -88,14 +90,14 @@ class RayProcesses:
                 "Try again when other runs have ended; `ray status` shows who waits.",
             )
 
-    def _spawn(self, addresses: Sequence[str]) -> None:
+    def _spawn(self, addresses: Sequence[str], threads: int) -> None:
         import ray
         from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
         groups = dict(zip(dict.fromkeys(addresses), self._reserved, strict=True))
         taken = dict.fromkeys(groups, 0)
-        threads = int(os.environ.get("FLEXRLHF_WORKER_THREADS", "1"))
-        actor = ray.remote(concurrency_groups={"work": 1, "data": 4, "control": 2})(DeviceHost)
+        remote: Any = ray.remote  # its types do not know all of its options
+        actor = remote(concurrency_groups=_THREADS)(DeviceHost)
         for address in addresses:
             strategy = PlacementGroupSchedulingStrategy(
                 groups[address], placement_group_bundle_index=taken[address]

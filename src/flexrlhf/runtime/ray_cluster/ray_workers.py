@@ -109,13 +109,14 @@ class RayWorkers:
     def _take(self, reference: Any) -> Outcome | None:
         """Takes in one report; returns the outcome if it was the last, or a failure."""
         import ray
+        from ray.exceptions import RayError
 
         key = self._item_of.pop(reference)
         progress = self._progress[key]
         rank = progress.waiting.pop(reference)
         try:
             report: Report = ray.get(reference)
-        except ray.exceptions.RayError as error:
+        except RayError as error:
             return self._failed(key, self._died(rank, progress.item, error))
         if report.failure is not None:
             return self._failed(key, self._error(rank, report.failure))
@@ -171,6 +172,7 @@ class RayWorkers:
 
     def _descriptions(self) -> list[str]:
         import ray
+        from ray.exceptions import RayError
 
         calls = [self._call(rank, "describe", "control") for rank in range(self._map.num_ranks)]
         ready, _ = ray.wait(calls, num_returns=len(calls), timeout=_DESCRIBE_S)
@@ -178,7 +180,7 @@ class RayWorkers:
         for call in calls:
             try:
                 texts.append(ray.get(call) if call in ready else "does not answer\n")
-            except ray.exceptions.RayError as error:
+            except RayError as error:
                 texts.append(f"is gone: {type(error).__name__}\n")
         return texts
 
@@ -195,6 +197,7 @@ def gathered(calls: Sequence[Any], deadline_s: float, overdue: Any, name: Any) -
         FlexError: of the first worker that failed.
     """
     import ray
+    from ray.exceptions import RayError
 
     waiting = list(calls)
     until_s = time.monotonic() + deadline_s
@@ -206,7 +209,7 @@ def gathered(calls: Sequence[Any], deadline_s: float, overdue: Any, name: Any) -
         rank = calls.index(ready[0])
         try:
             report: Report = ray.get(ready[0])
-        except ray.exceptions.RayError as error:
+        except RayError as error:
             raise WorkerLost(
                 f"The process of {name(rank)} ended.",
                 "A worker lives until the run ends.",

@@ -30,6 +30,8 @@ class RayNode:
     cpus: float
     gpus: float
     """Free now, as are the CPUs."""
+    memory_bytes: float = 0.0
+    """Of the machine, as Ray counts it."""
 
 
 def start_local(num_workers: int) -> None:
@@ -89,6 +91,7 @@ def nodes() -> Sequence[RayNode]:
             node["NodeManagerAddress"],
             free.get(node["NodeID"], {}).get("CPU", 0.0),
             free.get(node["NodeID"], {}).get("GPU", 0.0),
+            node["Resources"].get("memory", 0.0),
         )
         for node in ray.nodes()
         if node["Alive"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib.resources import files
 from typing import Final
 
-from flexrlhf.config.cluster import ClusterDescription, ProfiledMachine
+from flexrlhf.config.cluster import ClusterSetting, ProfiledMachine
 from flexrlhf.config.yaml_text import parse_yaml
 from flexrlhf.core.machine import physical_cores
 from flexrlhf.planning.cluster.cluster import Cluster
@@ -16,7 +16,7 @@ _TYPICAL: Final = "typical_cpu.yaml"
 CORE: Final = "cpu-core"
 
 
-def profile_of(setting: str | ProfiledMachine | ClusterDescription) -> Profile | None:
+def profile_of(setting: ClusterSetting) -> Profile | None:
     """Returns the constants of the one device on which a run would be trained here.
 
     Without a profile, a processor is taken to be like the one that was measured for the package,
