@@ -19,8 +19,6 @@ def resume_split(
     """Trains two steps, saves, loads into a role of other weights, and trains two more."""
     made = split_trainer(kind, "llama", degrees)
     if made is None:
-        for _ in range(2):  # the groups of further meshes
-            split_trainer(kind, "llama", degrees)
         return None
     trainer, parallel = made
     first = train(trainer, num_steps=2)

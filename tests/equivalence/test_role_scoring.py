@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 from process_pool import ProcessPool
-from role_cases import make_model, make_samples
+from role_cases import make_model, make_samples, mesh_of
 
 from flexrlhf.learning.models.parallelise import parallelise
-from flexrlhf.learning.models.role_mesh import RoleMesh, ShardDegrees
+from flexrlhf.learning.models.role_mesh import ShardDegrees
 from flexrlhf.learning.scoring.passes import (
     score_logprobs,
     score_rewards,
@@ -44,7 +44,7 @@ def all_scores(models: dict[str, Any], samples: list[Any]) -> dict[str, Any]:
 def score_split(degrees: dict[str, Any], *, cut: list[int]) -> dict[str, Any] | None:
     """Scores the samples of this replica, from `cut[replica]` to `cut[replica + 1]`."""
     degree = ShardDegrees(**degrees)
-    mesh = RoleMesh.create(range(degree.size), degree)
+    mesh = mesh_of(tuple(range(degree.size)), degree)
     if not mesh.is_member:
         return None
     kinds = ("policy", "scorer", "shared")
@@ -53,11 +53,20 @@ def score_split(degrees: dict[str, Any], *, cut: list[int]) -> dict[str, Any] | 
     return all_scores(models, own)
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("cut", [[0, 5, 7], [7, 7, 7]], ids=["uneven", "none"])
+CASES = [
+    ("zero0", [0, 5, 7]),
+    ("zero2, frozen whole", [0, 5, 7]),
+    ("zero3", [0, 5, 7]),
+    ("zero3", [0, 7, 7]),
+    ("zero3 in host memory", [0, 5, 7]),
+    ("tp2", [0, 7]),
+    ("tp2 x zero3", [0, 0, 7]),
+]
+
+
+@pytest.mark.parametrize(("layout", "cut"), CASES)
 def test_scores_are_those_of_one_process(process_pool: ProcessPool, layout: str, cut: list[int]):
     degrees = LAYOUTS[layout]
-    cut = [0, *cut[1:]] if degrees.get("data", 1) == 2 else [0, 7]
     expected = all_scores(
         {kind: make_model(kind) for kind in ("policy", "scorer", "shared")}, make_samples()
     )

@@ -7,6 +7,7 @@ store and logs with a socket `door`, to which every rank connects.
 from __future__ import annotations
 
 import faulthandler
+import gc
 import importlib.util
 import json
 import os
@@ -82,6 +83,7 @@ def _answer(request: dict[str, Any]) -> str:
 def main() -> None:
     """Forks the ranks of a new world for every line of the standard input, until it ends."""
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for the ranks
+    gc.freeze()  # no rank looks through what was imported each time that it collects
     for line in sys.stdin:
         size, folder = line.split()
         for rank in range(int(size)):

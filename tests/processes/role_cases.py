@@ -205,6 +205,12 @@ def alone(kind: str, family: str) -> tuple[list[dict[str, float]], dict[str, tor
     return metrics, {name: tensor.clone() for name, tensor in model.state_dict().items()}
 
 
+@cache
+def mesh_of(ranks: tuple[int, ...], degrees: ShardDegrees) -> RoleMesh:
+    """Makes groups once for all cases that need the same ones, in every rank alike."""
+    return RoleMesh.create(ranks, degrees)
+
+
 def split_trainer(
     kind: str,
     family: str,
@@ -217,7 +223,7 @@ def split_trainer(
     """Makes this rank's part of a role on some ranks, else the first ones; None outside of it."""
     gc.collect()
     degree = ShardDegrees(**degrees)
-    mesh = RoleMesh.create(ranks or range(degree.size), degree)
+    mesh = mesh_of(tuple(ranks or range(degree.size)), degree)
     if not mesh.is_member:
         return None
     model = checkpointed(make_model(kind, family=family, seed=seed), checkpointing=checkpointing)
