@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from process_pool import ProcessPool
-from role_cases import NUM_STEPS, SPLITS, alone, farthest, split_trainer, train
+from role_cases import NUM_STEPS, SPLITS, alone, farthest, missing, split_trainer, train
 from safetensors.torch import load_file, save_file
 
 from flexrlhf.learning.models.role_mesh import ShardDegrees
@@ -64,8 +64,22 @@ def test_losses_norms_and_weights_are_those_of_one_process(
     )
     members = [result for result in results if result is not None]
     assert len(members) == ShardDegrees(**degrees).size
+    assert not missing([result["boxes"] for result in members], weights)
     for result in members:
         assert result["metrics"] == members[0]["metrics"]
         assert result["error"] < 1e-9
         for ours, theirs in zip(result["metrics"], metrics, strict=True):
             assert ours == pytest.approx(theirs, rel=1e-9)
+
+
+def train_in_float32(degrees: dict[str, Any]) -> list[dict[str, float]] | None:
+    made = split_trainer("shared", "llama", degrees, dtype="float32")
+    return None if made is None else train(made[0], num_steps=NUM_STEPS)
+
+
+@pytest.mark.parametrize("split", ["zero1", "zero2", "hybrid zero3"])
+def test_float32_differs_by_its_rounding(process_pool: ProcessPool, split: str):
+    metrics, _ = alone("shared", "llama")
+    results = process_pool.run(train_in_float32, degrees=SPLITS[split])
+    for ours, theirs in zip(results[0], metrics, strict=True):
+        assert ours == pytest.approx(theirs, rel=2e-3, abs=1e-5)

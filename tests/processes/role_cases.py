@@ -180,13 +180,6 @@ def train(
     return metrics
 
 
-def checkpointed(model: nn.Module, *, checkpointing: bool) -> nn.Module:
-    """Returns the model, which computes its layers twice where asked to."""
-    if checkpointing:
-        enable_gradient_checkpointing(model)
-    return model
-
-
 def error_of(run: Any) -> str:
     """Returns what a call raises."""
     try:
@@ -202,7 +195,7 @@ def alone(kind: str, family: str) -> tuple[list[dict[str, float]], dict[str, tor
     model = make_model(kind, family=family)
     trainer = RoleTrainer("actor", OneDeviceBackend(model, SETTINGS), OBJECTIVES[kind])
     metrics = train(trainer, num_steps=NUM_STEPS, micro_batch=7)
-    return metrics, {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    return metrics, dict(model.state_dict())
 
 
 @cache
@@ -218,6 +211,7 @@ def split_trainer(
     *,
     ranks: Sequence[int] | None = None,
     seed: int = 0,
+    dtype: str = "float64",
     checkpointing: bool = False,
 ) -> tuple[RoleTrainer, ParallelModel] | None:
     """Makes this rank's part of a role on some ranks, else the first ones; None outside of it."""
@@ -226,19 +220,34 @@ def split_trainer(
     mesh = mesh_of(tuple(ranks or range(degree.size)), degree)
     if not mesh.is_member:
         return None
-    model = checkpointed(make_model(kind, family=family, seed=seed), checkpointing=checkpointing)
+    model = make_model(kind, family=family, dtype=dtype, seed=seed)
+    if checkpointing:
+        enable_gradient_checkpointing(model)
     parallel = parallelise(model, mesh, trains=True)
     backend = ParallelBackend(parallel, SETTINGS)
     return RoleTrainer("actor", backend, OBJECTIVES[kind]), parallel
 
 
-def farthest(parallel: ParallelModel, expected: dict[str, torch.Tensor]) -> dict[str, Any]:
-    """Returns how far this rank's parts are from the whole weights, and how many it has."""
-    errors, count = [0.0], 0
+def farthest(parallel: ParallelModel, expected: dict[str, Tensor]) -> dict[str, Any]:
+    """Returns how far this rank's parts are from the whole weights, and which parts it has."""
+    errors, boxes = [0.0], {}
     for name, shard in parallel.shards().items():
         whole = expected[name]
         assert shard.shape == tuple(whole.shape), name
         expected_part = whole[shard.box.within(Box.whole(shard.shape))]
         errors.append((shard.tensor - expected_part).abs().max().item())
-        count += shard.tensor.numel()
-    return {"error": max(errors), "numbers": count}
+        boxes[name] = [shard.box.start, shard.box.stop]
+    return {"error": max(errors), "boxes": boxes}
+
+
+def missing(parts: Sequence[dict[str, Any]], expected: dict[str, Tensor]) -> list[str]:
+    """Returns the weights of which no rank has some numbers; tied ones have one name."""
+    held = {name for part in parts for name in part}
+    rest = {name: [Box.whole(tuple(expected[name].shape))] for name in held}
+    for part in parts:
+        for name, (start, stop) in part.items():
+            box = Box(tuple(start), tuple(stop))
+            rest[name] = [piece for left in rest[name] for piece in left.minus(box)]
+    untied = {expected[name].data_ptr(): name for name in sorted(expected)}
+    absent = len(untied) - len(held)
+    return [name for name, left in rest.items() if left] + ["another"] * absent
