@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from fit import FITTED, MOST
 from left_out import Judged, by_class
+from misses import missed
 from paper_tables import Compared, Ordering, orderings, quotients
 
 from flexrlhf.planning.costs.classes import CLASSES
@@ -61,7 +62,8 @@ def markdown(judged: Sequence[Judged]) -> str:
         " with it are exact. Structure (how a system generates, what it shards, which rule fills"
         " an empty cell) was found on all rows, so only the constants are left out.",
         "",
-        "Not judged here: memory and step times of our own runs on this machine.",
+        "Memory and step times of our own runs stand in [own-runs.md](results/own-runs.md), which"
+        " `make own-runs` writes; what of them misses is among the reasons below.",
         "",
         "## Goals",
         "",
@@ -72,6 +74,7 @@ def markdown(judged: Sequence[Judged]) -> str:
             for g in goals(judged)
         ),
         "",
+        *missed(judged),
         *_one_model(judged),
         *_classes(judged),
         *_tables(judged),
