@@ -223,3 +223,27 @@ def test_the_verdict_on_interleaved_2_follows_from_the_page_itself():
         if row["model"] in ("33B", "65B") and row["tokens"] == "256"
     ]
     assert finding("Interleaved 2 owes") == counted(holds)
+
+
+def test_the_verdict_on_the_shrinking_speed_up_follows_from_the_page_itself():
+    found = section("what-remains.md", "Disaggregation")
+    short, long = (
+        {
+            (row["model"], row["devices"]): float(row["disaggregated"])
+            / float(row["gather per token"])
+            for row in rows
+        }
+        for rows in (found[2], found[4])  # samples/s at 256 and at 8192 tokens
+    )
+    assert len(short) == len(long) == 4
+    holds = [long[case] < 0.97 * gain for case, gain in short.items()]
+    assert finding("much smaller") == counted(holds)
+
+
+def test_the_verdict_on_interleaved_1_follows_from_the_page_itself():
+    """Its two cases, 33B and 65B, are the ends of what it shows."""
+    (rows,) = section("what-remains.md", "Are the critics right?")
+    (row,) = (row for row in rows if row["criticism"].startswith("Interleaved 1 gives nothing"))
+    shown, _, _ = row["simulated"].partition(" with ZeRO-3")
+    assert "33B and 65B" in shown
+    assert finding("Interleaved 1 gives nothing") == counted([gain < 1.03 for gain in ends(shown)])
