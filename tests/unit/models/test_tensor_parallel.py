@@ -10,6 +10,7 @@ import torch.distributed as dist
 from process_pool import ProcessPool
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 
 from flexrlhf.core.errors import ConfigError
@@ -98,6 +99,23 @@ def differences(name: str, role: str, *, passes: int = 1, checkpointing: bool = 
     return [abs(losses[1] / losses[0] - 1), max(gradients)]
 
 
+def sharded_as_well() -> float:
+    """The largest relative difference of a gradient when FSDP shards the parts over replicas."""
+    alone, cut, mesh = built("qwen3", "policy"), built("qwen3", "policy"), pairs()
+    tensor_parallelise(cut, mesh["tensor"])
+    for module in (*cut.model.layers, cut):
+        fully_shard(module, mesh=mesh["data"])
+    for model in (alone, cut):
+        # Both replicas have the same data, and FSDP takes their mean.
+        model(batch().tokens).logits.log_softmax(-1)[..., 3].sum().backward()
+    differences = [
+        (whole(one.grad) - whole(other.grad)).abs().max() / whole(one.grad).abs().max()
+        for one, other in zip(alone.parameters(), cut.parameters(), strict=True)
+    ]
+    assert all(parameter.is_leaf for parameter in cut.parameters())  # an optimiser takes no other
+    return max(differences).item()
+
+
 def parts_and_gradients_here() -> Any:
     """How many elements lie here, and a fingerprint of every whole parameter's gradient."""
     model = built("qwen3", "policy")
@@ -169,6 +187,10 @@ def test_whole_parameters_get_the_same_gradient_and_the_cut_ones_half_the_memory
     assert len(found[0]["fingerprints"]) == 2 + 4 * 2  # embeddings, last norm; four norms a layer
     assert found[0]["fingerprints"] == found[1]["fingerprints"]
     assert 0.5 < found[0]["share"] < 0.52
+
+
+def test_parts_can_be_sharded_over_replicas_as_well(process_pool: ProcessPool):
+    assert max(process_pool.run(sharded_as_well)) < 1e-12
 
 
 @pytest.mark.parametrize("name", MODELS)
