@@ -7,8 +7,19 @@ from typing import Any
 import pytest
 import torch
 from process_pool import ProcessPool
-from role_cases import OBJECTIVES, SETTINGS, SPLITS, error_of, make_samples, split_trainer, train
+from role_cases import (
+    NUM_STEPS,
+    OBJECTIVES,
+    SETTINGS,
+    SPLITS,
+    alone,
+    error_of,
+    make_samples,
+    split_trainer,
+    train,
+)
 
+from flexrlhf.core.errors import RunFailed
 from flexrlhf.learning.training.objectives import MicroBatchLoss
 
 
@@ -70,3 +81,52 @@ def test_what_is_not_finite_on_one_replica_stops_all_with_one_message(
         assert result == members[0]
         assert result["same"]
         assert result["after"][0]["learning_rate"] == SETTINGS.learning_rate
+
+
+class BrokenBackward(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, loss: torch.Tensor) -> torch.Tensor:
+        return loss.clone()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
+        raise RunFailed("no memory")
+
+
+class BrokenObjective:
+    """The value objective, which fails in its forward or its backward pass."""
+
+    fields = OBJECTIVES["scorer"].fields
+
+    def __init__(self, where: str) -> None:
+        self._where = where
+
+    def __call__(self, model, batch, counts):
+        part = OBJECTIVES["scorer"](model, batch, counts)
+        if self._where == "forward":
+            raise RunFailed("no memory")
+        # Between the head, whose weights the root holds, and the layers.
+        return MicroBatchLoss(part.loss + 0.0 * BrokenBackward.apply(part.loss), part.sums)
+
+
+def break_a_pass(degrees: dict[str, Any], *, where: str) -> list[dict[str, float]] | None:
+    """Breaks a pass on every rank, forgets it, and trains as if nothing had been."""
+    made = split_trainer("scorer", "llama", degrees)
+    if made is None:
+        return None
+    trainer, _ = made
+    trainer.objective = BrokenObjective(where)
+    said = error_of(lambda: train(trainer, num_steps=1))
+    assert "no memory" in said, said
+    trainer.backend.discard_gradient()
+    trainer.objective = OBJECTIVES["scorer"]
+    return train(trainer, num_steps=NUM_STEPS)
+
+
+@pytest.mark.parametrize("where", ["forward", "backward"])
+@pytest.mark.parametrize("split", ["zero2", "zero3"])
+def test_a_pass_that_broke_is_forgotten(process_pool: ProcessPool, split: str, where: str):
+    metrics, _ = alone("scorer", "llama")
+    results = process_pool.run(break_a_pass, degrees=SPLITS[split], where=where)
+    for ours, theirs in zip(results[0], metrics, strict=True):
+        assert ours == pytest.approx(theirs, rel=1e-9)

@@ -69,6 +69,7 @@ class ParallelModel:
         self.parts = parts
         self._buffers = buffers
         self._root = root
+        self._has_run = False
 
     @property
     def device(self) -> torch.device:
@@ -95,6 +96,7 @@ class ParallelModel:
             results.append(call(module))
             return tuple(_differentiable(results[0]))
 
+        self._has_run = True
         # FSDP puts the hooks that begin a backward pass on these tensors.
         self._root(within)
         return results[0]
@@ -106,6 +108,18 @@ class ParallelModel:
         largest = torch.tensor([number], device=self.mesh.device)
         dist.all_reduce(largest, dist.ReduceOp.MAX, self.mesh.shard_group)
         return int(largest)
+
+    def forget_pass(self) -> None:
+        """Drops gradients, and what a pass that broke off has left; all replicas call it."""
+        self.module.zero_grad(set_to_none=True)  # of gathered weights, while they are
+        if self._root is not None and self._has_run:
+            # Else FSDP takes the next backward pass for a part of the one that broke off, and
+            # never sums the gradients of the root.
+            reset = getattr(self._root, "reset_iter_state", None)  # since torch 2.13
+            if reset is not None:
+                reset()
+        for part in self.parts:
+            part.parameter.grad = None
 
     def weights_changed(self) -> None:
         """Drops gathered copies of the weights, after their parts were written."""

@@ -156,9 +156,7 @@ class ParallelBackend:
     def discard_gradient(self) -> None:
         """Forgets what `backward` added since the last step."""
         self._optimizer.zero_grad(set_to_none=True)
-        self.model.zero_grad(set_to_none=True)
-        for owned in self._owned:
-            owned.part.parameter.grad = None
+        self._parallel.forget_pass()
 
     def save_shard(self, folder: Path) -> None:
         """Writes what this process keeps of weights, optimiser and step count into `folder`.

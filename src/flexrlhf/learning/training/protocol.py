@@ -94,7 +94,10 @@ class TrainBackend(Protocol):
         ...
 
     def discard_gradient(self) -> None:
-        """Forgets what `backward` added since the last step."""
+        """Forgets what `backward` added since the last step, and a pass that broke off.
+
+        All processes of the role call it.
+        """
         ...
 
     def weight_bytes(self) -> int:
