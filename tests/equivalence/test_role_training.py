@@ -18,6 +18,8 @@ def cases() -> list[Any]:
     listed = [("policy", "llama", name, {}) for name in SPLITS]
     for name in ("zero1", "zero2", "zero3", "tp2 x zero3"):
         listed += [("scorer", "llama", name, {}), ("shared", "llama", name, {})]
+    for name in ("zero0", "hybrid zero1", "hybrid zero3"):
+        listed.append(("shared, policy only", "llama", name, {}))
     for name in ("zero1", "zero3", "tp2 x zero1"):
         listed.append(("policy", "llama", name, {"offload": True}))
     for name in ("zero2", "zero3", "tp2 x zero3"):
@@ -37,7 +39,11 @@ def train_split(
         return None
     trainer, parallel = made
     metrics = train(trainer, num_steps=NUM_STEPS)
-    return {"metrics": metrics, **farthest(parallel, load_file(weights))}
+    return {
+        "metrics": metrics,
+        "moments": trainer.backend.optimizer_bytes(),
+        **farthest(parallel, load_file(weights)),
+    }
 
 
 @pytest.mark.parametrize(("kind", "family", "split", "options"), cases())
@@ -70,6 +76,28 @@ def test_losses_norms_and_weights_are_those_of_one_process(
         assert result["error"] < 1e-9
         for ours, theirs in zip(result["metrics"], metrics, strict=True):
             assert ours == pytest.approx(theirs, rel=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("split", "copies"),
+    [("zero0", 2), ("zero1", 1), ("zero2", 1), ("hybrid zero1", 2), ("hybrid zero3", 2)],
+)
+def test_moments_are_kept_as_often_as_the_zero_stage_says(
+    process_pool: ProcessPool, tmp_path: Path, split: str, copies: int
+):
+    _, weights = alone("scorer", "llama")
+    file = tmp_path / "weights.safetensors"
+    save_file(weights, file)
+    results = process_pool.run(
+        train_split,
+        kind="scorer",
+        family="llama",
+        degrees=SPLITS[split],
+        weights=str(file),
+        options={},
+    )
+    held = sum(result["moments"] for result in results if result)
+    assert held == copies * 2 * sum(tensor.nbytes for tensor in weights.values())
 
 
 def train_in_float32(degrees: dict[str, Any]) -> list[dict[str, float]] | None:

@@ -36,7 +36,12 @@ from flexrlhf.learning.training.step import RoleTrainer
 
 VOCABULARY = 29
 LENGTHS = (9, 14, 5, 12, 7, 10, 6)
-MAKERS = {"policy": load_policy, "scorer": load_scorer, "shared": load_shared_actor_critic}
+MAKERS = {
+    "policy": load_policy,
+    "scorer": load_scorer,
+    "shared": load_shared_actor_critic,
+    "shared, policy only": load_shared_actor_critic,
+}
 SETTINGS = OptimizerSettings(
     learning_rate=0.01,
     total_steps=5,
@@ -60,6 +65,7 @@ OBJECTIVES: dict[str, Objective] = {
     "policy": _POLICY,
     "scorer": _VALUE,
     "shared": SharedObjective(_POLICY, _VALUE, value_coef=0.5),
+    "shared, policy only": _POLICY,
 }
 
 
@@ -82,7 +88,10 @@ SPLITS: dict[str, dict[str, Any]] = {**ZERO, **TENSOR, **FOUR}
 def make_model(
     kind: str, *, family: str = "llama", dtype: str = "float64", seed: int = 0
 ) -> nn.Module:
-    """Makes a `policy` (with tied weights), a `scorer` or a `shared` actor-critic."""
+    """Makes a `policy` (with tied weights), a `scorer` or a `shared` actor-critic.
+
+    With the policy's objective alone the shared one's value head never gets a gradient.
+    """
     architecture: dict[str, Any] = {
         "model_type": family,
         "vocab_size": VOCABULARY,
