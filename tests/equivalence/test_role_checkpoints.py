@@ -16,7 +16,7 @@ from safetensors.torch import load_file, save_file
 def resume_split(
     kind: str, degrees: dict[str, Any], *, folder: str, weights: str
 ) -> dict[str, Any] | None:
-    """Trains two steps, saves, loads into a role of other weights, and trains two more."""
+    """Trains two steps, saves, loads into a role of other weights, and trains one more."""
     made = split_trainer(kind, "llama", degrees)
     if made is None:
         return None
@@ -32,7 +32,7 @@ def resume_split(
         torch.equal(part.tensor, parallel.shards()[name].tensor)
         for name, part in parts.shards().items()
     )
-    metrics = [train(one, num_steps=2, first_step=2) for one in (trainer, restored)]
+    metrics = [train(one, num_steps=1, first_step=2) for one in (trainer, restored)]
     files = sorted(path.name for path in Path(folder).iterdir())
     other, _ = split_trainer(kind, "llama", degrees, seed=9) or made
     refused = error_of(lambda: other.backend.load_shard(Path(folder, "absent")))

@@ -65,8 +65,16 @@ def spoil_one_rank(degrees: dict[str, Any], *, spoilt: str) -> dict[str, Any] | 
     return {"said": said, "same": same, "after": after}
 
 
-@pytest.mark.parametrize("spoilt", ["loss", "gradient"])
-@pytest.mark.parametrize("split", ["zero0", "zero1", "zero2", "tp2 x zero3"])
+@pytest.mark.parametrize(
+    ("split", "spoilt"),
+    [
+        ("zero0", "loss"),
+        ("zero2", "loss"),
+        ("tp2 x zero3", "loss"),
+        ("zero1", "gradient"),
+        ("zero3", "gradient"),
+    ],
+)
 def test_what_is_not_finite_on_one_replica_stops_all_with_one_message(
     process_pool: ProcessPool, split: str, spoilt: str
 ):
@@ -123,8 +131,9 @@ def break_a_pass(degrees: dict[str, Any], *, where: str) -> list[dict[str, float
     return train(trainer, num_steps=NUM_STEPS)
 
 
-@pytest.mark.parametrize("where", ["forward", "backward"])
-@pytest.mark.parametrize("split", ["zero2", "zero3"])
+@pytest.mark.parametrize(
+    ("split", "where"), [("zero2", "backward"), ("zero3", "forward"), ("zero3", "backward")]
+)
 def test_a_pass_that_broke_is_forgotten(process_pool: ProcessPool, split: str, where: str):
     metrics, _ = alone("scorer", "llama")
     results = process_pool.run(break_a_pass, degrees=SPLITS[split], where=where)

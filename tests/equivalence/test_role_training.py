@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from process_pool import ProcessPool
 from role_cases import NUM_STEPS, SPLITS, alone, farthest, missing, split_trainer, train
 from safetensors.torch import load_file, save_file
@@ -16,18 +17,16 @@ from flexrlhf.learning.models.role_mesh import ShardDegrees
 def cases() -> list[Any]:
     """Every split with the policy, which has tied weights; some with the other models."""
     listed = [("policy", "llama", name, {}) for name in SPLITS]
-    for name in ("zero1", "zero2", "zero3", "tp2 x zero3"):
-        listed += [("scorer", "llama", name, {}), ("shared", "llama", name, {})]
-    for name in ("zero0", "hybrid zero1", "hybrid zero3"):
-        listed.append(("shared, policy only", "llama", name, {}))
-    for name in ("zero1", "zero3", "tp2 x zero1"):
-        listed.append(("policy", "llama", name, {"offload": True}))
-    for name in ("zero2", "zero3", "tp2 x zero3"):
-        listed.append(("shared", "llama", name, {"checkpointing": True}))
-    for name in ("tp2 x zero1", "tp2 x zero3"):
-        listed.append(("policy", "llama", name, {"ranks": [3, 0, 2, 1]}))
-    listed.append(("policy", "gpt2", "zero3", {}))
-    listed.append(("shared", "qwen3", "tp2 x zero3", {}))
+    listed += [("scorer", "llama", name, {}) for name in ("zero2", "tp2 x zero3")]
+    listed += [("shared", "llama", name, {}) for name in ("zero1", "zero3")]
+    listed += [("shared, policy only", "llama", name, {}) for name in ("zero0", "hybrid zero3")]
+    listed += [("policy", "llama", name, {"offload": True}) for name in ("zero3", "tp2 x zero1")]
+    listed += [
+        ("shared", "llama", name, {"checkpointing": True}) for name in ("zero2", "tp2 x zero3")
+    ]
+    unordered = {"ranks": [3, 0, 2, 1]}
+    listed += [("policy", "llama", name, unordered) for name in ("tp2 x zero1", "tp2 x zero3")]
+    listed += [("policy", "gpt2", "zero3", {}), ("shared", "qwen3", "tp2 x zero3", {})]
     return [pytest.param(*case, id="-".join(map(str, case))) for case in listed]
 
 
@@ -44,6 +43,24 @@ def train_split(
         "moments": trainer.backend.optimizer_bytes(),
         **farthest(parallel, load_file(weights)),
     }
+
+
+def num_bytes(weights: dict[str, torch.Tensor]) -> int:
+    return sum({tensor.data_ptr(): tensor.nbytes for tensor in weights.values()}.values())
+
+
+COPIES = {
+    "zero0": 2,
+    "zero1": 1,
+    "zero2": 1,
+    "zero3": 1,
+    "zero1 on 4": 1,
+    "zero3 on 4": 1,
+    "hybrid zero1": 2,
+    "hybrid zero2": 2,
+    "hybrid zero3": 2,
+}
+"""How often the role has the optimiser's moments."""
 
 
 @pytest.mark.parametrize(("kind", "family", "split", "options"), cases())
@@ -70,6 +87,10 @@ def test_losses_norms_and_weights_are_those_of_one_process(
     )
     members = [result for result in results if result is not None]
     assert len(members) == ShardDegrees(**degrees).size
+    moments = sum(result["moments"] for result in members)
+    assert moments >= 2 * num_bytes(weights)
+    if "tensor" not in degrees:  # it holds some weights twice
+        assert moments == 2 * num_bytes(weights) * COPIES[split]
     assert not missing([result["boxes"] for result in members], weights)
     for result in members:
         assert result["metrics"] == members[0]["metrics"]
@@ -78,34 +99,12 @@ def test_losses_norms_and_weights_are_those_of_one_process(
             assert ours == pytest.approx(theirs, rel=1e-9)
 
 
-@pytest.mark.parametrize(
-    ("split", "copies"),
-    [("zero0", 2), ("zero1", 1), ("zero2", 1), ("hybrid zero1", 2), ("hybrid zero3", 2)],
-)
-def test_moments_are_kept_as_often_as_the_zero_stage_says(
-    process_pool: ProcessPool, tmp_path: Path, split: str, copies: int
-):
-    _, weights = alone("scorer", "llama")
-    file = tmp_path / "weights.safetensors"
-    save_file(weights, file)
-    results = process_pool.run(
-        train_split,
-        kind="scorer",
-        family="llama",
-        degrees=SPLITS[split],
-        weights=str(file),
-        options={},
-    )
-    held = sum(result["moments"] for result in results if result)
-    assert held == copies * 2 * sum(tensor.nbytes for tensor in weights.values())
-
-
 def train_in_float32(degrees: dict[str, Any]) -> list[dict[str, float]] | None:
     made = split_trainer("shared", "llama", degrees, dtype="float32")
     return None if made is None else train(made[0], num_steps=NUM_STEPS)
 
 
-@pytest.mark.parametrize("split", ["zero1", "zero2", "hybrid zero3"])
+@pytest.mark.parametrize("split", ["zero2", "hybrid zero3"])
 def test_float32_differs_by_its_rounding(process_pool: ProcessPool, split: str):
     metrics, _ = alone("shared", "llama")
     results = process_pool.run(train_in_float32, degrees=SPLITS[split])

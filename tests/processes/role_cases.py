@@ -69,7 +69,7 @@ OBJECTIVES: dict[str, Objective] = {
 }
 
 
-NUM_STEPS = 4
+NUM_STEPS = 3
 ZERO = {f"zero{stage}": {"data": 2, "zero_stage": stage} for stage in range(4)}
 TENSOR = {"tp2": {"tensor": 2}}
 FOUR = {
