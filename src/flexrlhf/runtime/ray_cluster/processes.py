@@ -30,13 +30,17 @@ class RayProcesses:
         self._groups: tuple[int, ...] = ()
         self._kind: Kind = "CPU"
         self._reserved: list[Any] = []
+        self._started: list[Any] = []
+        self._started_hosts: list[str | None] = []
         self.handles: list[Any] = []
-        """One per worker, by rank."""
+        """One per worker of the run, by rank."""
         self.hosts: list[str | None] = []
         """Where peers reach each of them; None where all are on this machine."""
 
     def start(self, groups: Sequence[int], *, kind: Kind = "CPU", threads: int = 1) -> None:
         """Sees to it that there is a process for every worker; those that are there stay.
+
+        On one machine any of them take part in any plan, and those without a part rest.
 
         Args:
             groups: workers of each node of the plan, in the order of their ranks.
@@ -48,8 +52,20 @@ class RayProcesses:
             WorkerLost: the processes did not start in time.
             ConfigError: there is no such cluster.
         """
-        if self.handles and tuple(groups) == self._groups and kind == self._kind:
-            return
+        if not self._are_started(groups, kind):
+            self._start(groups, kind, threads)
+        self.handles = self._started[: sum(groups)]
+        self.hosts = self._started_hosts[: sum(groups)]
+
+    def _are_started(self, groups: Sequence[int], kind: Kind) -> bool:
+        if not self._started or kind != self._kind:
+            return False
+        is_one_machine = all(host is None for host in self._started_hosts)
+        return tuple(groups) == self._groups or (
+            is_one_machine and sum(groups) <= len(self._started)
+        )
+
+    def _start(self, groups: Sequence[int], kind: Kind, threads: int) -> None:
         self._release()
         if self._address is None:
             session.start_local(sum(groups))
@@ -58,7 +74,7 @@ class RayProcesses:
         places = seats(groups, session.nodes(), kind)
         self._groups, self._kind = tuple(groups), kind
         is_alone = len({place.node_id for place in places}) == 1 and self._address is None
-        self.hosts = [None if is_alone else place.address for place in places]
+        self._started_hosts = [None if is_alone else place.address for place in places]
         self._reserve([place.address for place in places])
         self._spawn([place.address for place in places], threads)
 
@@ -104,11 +120,12 @@ class RayProcesses:
             )
             taken[address] += 1
             options = {"num_cpus": 1, "num_gpus": 1 if self._kind == "GPU" else 0}
-            self.handles.append(
+            self._started.append(
                 actor.options(**options, scheduling_strategy=strategy).remote(threads)
             )
         ready = [
-            handle.describe.options(concurrency_group="control").remote() for handle in self.handles
+            handle.describe.options(concurrency_group="control").remote()
+            for handle in self._started
         ]
         _, waiting = ray.wait(ready, num_returns=len(ready), timeout=_START_S)
         if waiting:
@@ -121,13 +138,13 @@ class RayProcesses:
             )
 
     def _release(self) -> None:
-        if not self.handles and not self._reserved:
+        if not self._started and not self._reserved:
             return
         import ray
         from ray.util.placement_group import remove_placement_group
 
-        for handle in self.handles:
+        for handle in self._started:
             ray.kill(handle)
         for group in self._reserved:
             remove_placement_group(group)
-        self.handles, self._reserved = [], []
+        self._started, self._reserved, self.handles = [], [], []
