@@ -61,9 +61,9 @@ class Executor:
         self._finished: deque[IterationResult] = deque()
 
     @property
-    def num_in_flight(self) -> int:
-        """Iterations that were submitted and whose result was not taken."""
-        return len(self._results) + len(self._finished)
+    def spans_in_flight(self) -> list[Span]:
+        """What has ended of iterations that are not finished."""
+        return [span for result in self._results.values() for span in result.spans]
 
     def run(self, graph: Graph) -> IterationResult:
         """Runs one iteration to its end, where no other is in flight.

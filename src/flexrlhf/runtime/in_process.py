@@ -69,7 +69,13 @@ class InProcessWorkers:
     def finish(self, iteration: int) -> None:
         """Nothing is kept of an iteration; the next one replaces it."""
 
-    def ask(self, method: str, *arguments: Any, deadline_s: float) -> list[Any]:
+    def ask(
+        self,
+        method: str,
+        *arguments: Any,
+        deadline_s: float,
+        beside: bool = False,  # noqa: ARG002 - a thread does one thing at a time
+    ) -> list[Any]:
         """Runs a method of every worker between tasks and returns the results.
 
         Raises:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -113,15 +114,29 @@ class TrainingRun:
         listener.start_stage(self.name, self.iterations, finished)
         if finished == 0:
             self._record_initial_evaluation()
-        for iteration in range(finished, self.iterations):
-            result = executor.run(self._graph(iteration))
-            self._timeline = _newest(self._timeline, result.spans)
-            metrics = self._metrics(result) | self._evaluation(iteration + 1)
-            self._record(iteration + 1, metrics)
-            if self._is_checkpoint_due(iteration + 1):
-                self._save(iteration + 1)
-            listener.finish_iteration(iteration + 1, metrics)
+        submitted = finished
+        while finished < self.iterations:
+            while submitted < self._submit_before(finished):
+                executor.submit(self._graph(submitted))
+                submitted += 1
+            result = executor.finish_next()
+            finished += 1
+            metrics = self._metrics(result, executor.spans_in_flight) | self._evaluation(finished)
+            self._record(finished, metrics)
+            if self._is_checkpoint_due(finished):
+                self._save(finished)
+            listener.finish_iteration(finished, metrics)
         self._write_models()
+
+    def _submit_before(self, finished: int) -> int:
+        """Returns up to which iteration work may go on beside what is not finished.
+
+        None begins before a checkpoint that is due is written: it holds one version of all
+        weights, with which a resumed run begins as this one goes on.
+        """
+        checkpoint = (finished // self._every + 1) * self._every
+        ahead = finished + self._launched.shape.num_in_flight
+        return min(self.iterations, checkpoint, ahead)
 
     def close(self) -> None:
         """Lets go of workers and trackers and writes the timeline.
@@ -136,21 +151,28 @@ class TrainingRun:
     def _graph(self, iteration: int) -> Graph:
         return iteration_graph(self._launched.spec, self._plan, self._launched.shape, iteration)
 
-    def _ask(self, method: str, *arguments: Any) -> list[Any]:
-        return self._workers.ask(method, *arguments, deadline_s=self._deadline_s)
+    def _ask(self, method: str, *arguments: Any, beside: bool = False) -> list[Any]:
+        return self._workers.ask(method, *arguments, deadline_s=self._deadline_s, beside=beside)
 
-    def _metrics(self, result: IterationResult) -> dict[str, float]:
+    def _metrics(self, result: IterationResult, in_flight: Sequence[Span]) -> dict[str, float]:
         """Joins what tasks measured with what the timeline and the memory show."""
-        timeline = Timeline(self._tracks, result.spans)
+        self._timeline = _newest(self._timeline, result.spans)
+        iteration = result.iteration + 1
+        timeline = Timeline(self._tracks, (*self._timeline.spans, *in_flight))
+        before = iteration - 1 in timeline.iterations
         metrics = joined(result.measurements)
-        metrics |= timeline_metrics(timeline, timeline.iterations[0])
+        metrics |= timeline_metrics(
+            timeline,
+            iteration,
+            after_s=timeline.window(iteration - 1)[1] if before else -math.inf,
+        )
         for count in ("samples", "tokens"):
             rate = metrics[count] / metrics["time/iteration_s"]
             metrics[f"throughput/{count}_per_s"] = rate
         for whole in WHOLE_NUMBERS & metrics.keys():
             metrics[whole] = int(metrics[whole])
-        metrics["memory/peak_bytes"] = max(self._ask("peak_bytes"))
-        held = dict(zip(self._tracks, self._ask("role_bytes"), strict=True))
+        metrics["memory/peak_bytes"] = max(self._ask("peak_bytes", beside=True))
+        held = dict(zip(self._tracks, self._ask("role_bytes", beside=True), strict=True))
         metrics["memory/efficiency"] = memory_efficiency(result.spans, held)
         return metrics
 
@@ -173,7 +195,8 @@ class TrainingRun:
     def _record(self, iteration: int, metrics: Mapping[str, float]) -> None:
         self._records.write(iteration, metrics)
         count = self._launched.config.run.recorded_samples
-        rows = [row for of_worker in self._ask("first_samples", count) for row in of_worker]
+        found = self._ask("first_samples", iteration - 1, count, beside=True)
+        rows = [row for of_worker in found for row in of_worker]
         self._records.write_samples(iteration, rows[:count], "train")
         gap = metrics.get("logprob_gap/max", 0.0)
         if not gap <= self._worst_gap:  # nan alarms too

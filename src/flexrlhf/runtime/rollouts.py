@@ -200,12 +200,13 @@ def length_measurements(samples: Sequence[Sample]) -> Measurements:
 
 
 def check_version(held: int, task: Task) -> None:
-    """Checks that an engine holds the weights that a task needs.
+    """Checks that an engine holds the weights that a task needs, or newer ones.
 
     Raises:
         StaleWeights: it does not.
     """
-    if held != task.weight_version:
+    assert task.weight_version is not None, "generation has a version"
+    if held < task.weight_version:
         raise StaleWeights(
             f"The engine holds weights {held}, task {task.name} needs {task.weight_version}.",
             "Weights are installed before the next generation.",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -29,20 +30,28 @@ class RoleBytes:
         return self.weights + self.optimizer
 
 
-def timeline_metrics(timeline: Timeline, iteration: int) -> dict[str, float]:
+def timeline_metrics(
+    timeline: Timeline, iteration: int, *, after_s: float = -math.inf
+) -> dict[str, float]:
     """Returns `time/*`, `share/*` and `utilization/mean` of one iteration of a timeline.
 
     The share of what did not happen is absent; that of the bubble is always there.
+
+    Args:
+        timeline: with the spans of the iteration, and of others that went on meanwhile.
+        iteration: which.
+        after_s: when the iteration before ended; where two overlap, this one counts from there.
     """
-    start_s, end_s = timeline.window(iteration)
+    first_s, end_s = timeline.window(iteration)
+    start_s = min(end_s, max(first_s, after_s))
     metrics = {
         f"time/{stage}_s": seconds for stage, seconds in timeline.stage_seconds(iteration).items()
     }
     metrics["time/iteration_s"] = end_s - start_s
-    for share, value in timeline.shares(iteration).items():
+    for share, value in timeline.shares((start_s, end_s)).items():
         if value or share == "bubble":
             metrics[f"share/{share}"] = value
-    metrics["utilization/mean"] = statistics.fmean(timeline.utilization(iteration).values())
+    metrics["utilization/mean"] = statistics.fmean(timeline.utilization((start_s, end_s)).values())
     return metrics
 
 

@@ -69,7 +69,11 @@ class Worker:
         work = self.steps if task.operation in _TRAINING else self.source
         return work.run(task)
 
-    def first_samples(self, count: int) -> list[dict[str, Any]]:
+    def first_samples(
+        self,
+        iteration: int,  # noqa: ARG002 - only the one at hand is here
+        count: int,
+    ) -> list[dict[str, Any]]:
         """Returns the rows of `samples.jsonl` for the first answers of the iteration at hand."""
         return [sample_row(sample) for sample in self.source.samples[:count]]
 

@@ -51,8 +51,17 @@ class Workers(Protocol):
         """Nothing that was made in `iteration` is needed any more."""
         ...
 
-    def ask(self, method: str, *arguments: Any, deadline_s: float) -> list[Any]:
-        """Runs a method on every worker between tasks; one answer each, in order of devices."""
+    def ask(
+        self, method: str, *arguments: Any, deadline_s: float, beside: bool = False
+    ) -> list[Any]:
+        """Runs a method on every worker; one answer each, in order of devices.
+
+        Args:
+            method: its name.
+            arguments: of the method.
+            deadline_s: the longest that a worker may take.
+            beside: while a task runs, if workers can do that; else between tasks.
+        """
         ...
 
     def close(self) -> None:

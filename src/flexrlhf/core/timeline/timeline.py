@@ -81,14 +81,17 @@ class Timeline:
             by_stage.setdefault(stage_of(span), []).append(span)
         return {stage: union_s(by_stage[stage]) for stage in SHARES if stage in by_stage}
 
-    def shares(self, iteration: int) -> dict[Share, float]:
-        """Returns how the device time of an iteration's window was spent; the sum is 1.
+    def shares(self, window: int | tuple[float, float]) -> dict[Share, float]:
+        """Returns how the device time of a window was spent; the sum is 1.
 
         Work of other iterations in the window counts too, since a pipelined run overlaps them.
         Communication and sync count where the same device does not compute meanwhile; `bubble`
         is the time in which a device does nothing.
+
+        Args:
+            window: an iteration, or a start and an end in seconds.
         """
-        start_s, end_s = self.window(iteration)
+        start_s, end_s = self.window(window) if isinstance(window, int) else window
         by_device = self._occupancies(start_s, end_s)
         device_s = (end_s - start_s) * len(by_device)
         if device_s == 0.0:
@@ -97,15 +100,18 @@ class Timeline:
             share: sum(held[share] for held in by_device.values()) / device_s for share in SHARES
         }
 
-    def utilization(self, iteration: int | None = None) -> dict[str, float]:
+    def utilization(self, window: int | tuple[float, float] | None = None) -> dict[str, float]:
         """Returns per device the part of the time in which it generates, scores or trains.
 
         Args:
-            iteration: whose window is looked at; the whole timeline when None.
+            window: an iteration, or a start and an end in seconds; the whole timeline when None.
         """
         if not self._windows:
             return dict.fromkeys(self.devices, 0.0)
-        start_s, end_s = self._extent() if iteration is None else self.window(iteration)
+        if window is None:
+            start_s, end_s = self._extent()
+        else:
+            start_s, end_s = self.window(window) if isinstance(window, int) else window
         length_s = end_s - start_s
         return {
             track: sum(held[share] for share in COMPUTE) / length_s if length_s else 0.0

@@ -30,6 +30,8 @@ from flexrlhf.runtime.rollouts import (
     value_batch,
 )
 
+_KEPT: Final = 3
+"""Batches that are kept for the records: those of iterations in flight."""
 HELD_OUT: Final = -1
 """Stands for the iteration where held-out prompts are answered."""
 
@@ -57,13 +59,17 @@ class DeviceRollouts:
     num_micro_batches: int
     score_tokens: int
     context: Callable[[], AbstractContextManager[Any]]
-    last_batch: Sequence[Sample] = field(default=(), init=False)
-    """What the barrier passed last."""
+    passed: dict[int, list[Sample]] = field(default_factory=dict[int, list[Sample]], init=False)
+    """What the barrier passed lately, by iteration."""
 
     @property
     def samples(self) -> list[Sample]:
         """The answers of the last batch that passed the barrier here."""
-        return list(self.last_batch)
+        return self.passed[max(self.passed)] if self.passed else []
+
+    def first_of(self, iteration: int) -> list[Sample]:
+        """Returns the answers of an iteration that lately passed the barrier here."""
+        return self.passed.get(iteration, [])
 
     @property
     def is_barrier(self) -> bool:
@@ -218,7 +224,8 @@ class DeviceRollouts:
     def _value(self, iteration: int) -> Measurements:
         """Every worker of the barrier values the whole batch, and so finds the same numbers."""
         samples = self.exchange.gather(iteration, self.num_micro_batches, self.spec.scored)
-        self.last_batch = samples
+        self.passed = {k: v for k, v in self.passed.items() if k > iteration - _KEPT}
+        self.passed[iteration] = samples
         measured = value_batch(
             samples, iteration, self.draw.answers_per_prompt, self.advantage, self.kl
         )

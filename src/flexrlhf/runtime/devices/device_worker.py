@@ -81,7 +81,7 @@ class DeviceWorker:
     def run(self, task: Task) -> Measurements:
         """Carries out this worker's part of one task and returns what it measured."""
         parts = self.parts
-        if task.iteration != self._iteration:
+        if self._iteration is None or task.iteration > self._iteration:
             self._iteration = task.iteration
             reset_peak(parts.device)
         if task.operation in _SYNC:
@@ -115,12 +115,12 @@ class DeviceWorker:
             self.parts.rollouts.exchange.forget(iteration)
         self._sync.retire(iteration + 1)
 
-    def first_samples(self, count: int) -> list[dict[str, Any]]:
-        """Returns rows of the first answers of the last batch, from the barrier's first worker."""
+    def first_samples(self, iteration: int, count: int) -> list[dict[str, Any]]:
+        """Returns rows of an iteration's first answers, from the barrier's first worker."""
         rollouts = self.parts.rollouts
         if rollouts is None or not rollouts.is_barrier:
             return []
-        return [sample_row(sample) for sample in rollouts.last_batch[:count]]
+        return [sample_row(sample) for sample in rollouts.first_of(iteration)[:count]]
 
     def answer_held_out(self) -> None:
         """Answers held-out prompts, where this worker generates."""

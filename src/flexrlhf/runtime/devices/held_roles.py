@@ -12,7 +12,6 @@ from flexrlhf.config.resolution import settled
 from flexrlhf.config.schema import RunConfig
 from flexrlhf.core.algorithm_specs import AlgorithmSpec
 from flexrlhf.core.names import Role, in_order
-from flexrlhf.learning.models.heads import pretrained
 from flexrlhf.learning.models.parallelise import ParallelModel, parallelise
 from flexrlhf.learning.models.role_mesh import RoleMesh, ShardDegrees
 from flexrlhf.learning.models.shards import Shard
@@ -117,14 +116,14 @@ def _hold_engine(
         return
     held.engine_mesh = mesh
     model = held.models[role]
-    reads_role = tensor == placement.tensor_parallel and not model.needs_lockstep
-    if not reads_role:
+    if tensor != placement.tensor_parallel:
         whole = loader.load("actor", device, trains=False)
         model = held.engine_copy = parallelise(whole, mesh, trains=False)
     held.generates_with = model
     held.engine = build_engine(
         config.rollout.engine,
-        pretrained(model.module),
+        model,
         max_sequences=settled(config.rollout.max_sequences),
         shares_weights=True,  # new weights are written into the module itself
+        gathers_per_token=placement.generation == "per_token" and model.needs_lockstep,
     )

@@ -10,7 +10,8 @@ from flexrlhf.config.resolution import batch_sizes, settled, spec_of
 from flexrlhf.config.schema import RunConfig
 from flexrlhf.core.algorithm_specs import AlgorithmSpec
 from flexrlhf.core.clock import Clock
-from flexrlhf.core.errors import WorkerLost
+from flexrlhf.core.errors import ConfigError
+from flexrlhf.learning.transport.server import LOOPBACK
 from flexrlhf.planning.placement.plan import Plan
 from flexrlhf.planning.search.one_device import CPU_TOKENS
 from flexrlhf.planning.workflow.shape import IterationShape
@@ -20,7 +21,8 @@ from flexrlhf.runtime.devices.work_order import Meeting, WorkOrder
 from flexrlhf.runtime.launch import longest_sequence
 from flexrlhf.runtime.micro_batch_limit import ItemLimit, MicroBatchLimit, TokenLimit
 from flexrlhf.runtime.ray_cluster.processes import RayProcesses
-from flexrlhf.runtime.ray_cluster.ray_workers import RayWorkers, gathered
+from flexrlhf.runtime.ray_cluster.ray_workers import RayWorkers
+from flexrlhf.runtime.ray_cluster.remote_calls import RemoteCalls
 from flexrlhf.runtime.workers import Workers
 
 _JOIN_S: Final = 600.0
@@ -64,41 +66,43 @@ def launch_on_ray(
     limit = _limit(config, plan, spec, item)
     config = _with_limit(config, limit)
     shape = _shape(config, plan, spec, limit, item)
+    _check_checkpoints(config, shape)
     order = WorkOrder(config, spec, plan, shape, limit, longest, secrets.token_hex(16))
     _join(order, processes)
     return LaunchedOnRay(processes, device_map, config, spec, shape)
 
 
+def _check_checkpoints(config: RunConfig, shape: IterationShape) -> None:
+    """A checkpoint holds one version of all weights, so it falls on an update of those that serve.
+
+    Raises:
+        ConfigError: it does not.
+    """
+    every = config.run.checkpoint_every
+    if every % shape.sync_every:
+        raise ConfigError(
+            f"run.checkpoint_every = {every}, but the generating weights are new only after every "
+            f"{shape.sync_every} iterations.",
+            "A checkpoint is written when all weights are of one version: at a multiple of "
+            "weights.sync_every.",
+            f"Set run.checkpoint_every={shape.sync_every * -(-every // shape.sync_every)}.",
+        )
+
+
 def _join(order: WorkOrder, processes: RayProcesses) -> None:
-    def on_all(method: str, *arguments: Any) -> list[Any]:
-        calls = [
-            getattr(handle, method).options(concurrency_group="work").remote(*arguments)
-            for handle in processes.handles
-        ]
-        return gathered(calls, _JOIN_S, lambda: _too_slow(method), lambda rank: f"worker {rank}")
-
+    ranks = range(len(processes.members))
+    step = "open"
+    remote = RemoteCalls(processes, lambda rank: f"worker {rank}", lambda _: step)
     calls = [
-        handle.open.options(concurrency_group="work").remote(order, rank, processes.hosts[rank])
-        for rank, handle in enumerate(processes.handles)
+        remote.call(rank, "open", "work", order, rank, processes.hosts[rank]) for rank in ranks
     ]
-    addresses = gathered(calls, _JOIN_S, lambda: _too_slow("open"), lambda rank: f"worker {rank}")
-    host = processes.hosts[0] or "127.0.0.1"
-    first = processes.handles[0].open_store.options(concurrency_group="work")
-    (port,) = gathered(
-        [first.remote(host, len(addresses))],
-        _JOIN_S,
-        lambda: _too_slow("open_store"),
-        lambda rank: f"worker {rank}",
-    )
-    on_all("join", Meeting(tuple(addresses), host, port))
-
-
-def _too_slow(method: str) -> WorkerLost:
-    return WorkerLost(
-        f"The workers did not come through {method!r} within {_JOIN_S:g} s.",
-        "They load and split the models in that time.",
-        "Look at the disk and the network between the machines.",
-    )
+    addresses = tuple(remote.values(calls, _JOIN_S))
+    host = processes.hosts[0] or LOOPBACK
+    step = "open_store"
+    (port,) = remote.values([remote.call(0, step, "work", host, len(addresses))], _JOIN_S)
+    step = "join"
+    meeting = Meeting(addresses, host, port)
+    remote.values([remote.call(rank, step, "work", meeting) for rank in ranks], _JOIN_S)
 
 
 def _limit(config: RunConfig, plan: Plan, spec: AlgorithmSpec, item: int) -> MicroBatchLimit:

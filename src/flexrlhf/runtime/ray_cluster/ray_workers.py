@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any
 
 from flexrlhf.core.clock import Clock
-from flexrlhf.core.errors import FlexError, WorkerLost
+from flexrlhf.core.errors import FlexError
 from flexrlhf.planning.simulation.spans import device_track
 from flexrlhf.planning.workflow.graph import Task, Transfer
 from flexrlhf.runtime.devices.device_map import DeviceMap
-from flexrlhf.runtime.ray_cluster.device_host import Failure, Report
+from flexrlhf.runtime.ray_cluster.device_host import doing_of
 from flexrlhf.runtime.ray_cluster.processes import RayProcesses
+from flexrlhf.runtime.ray_cluster.remote_calls import RemoteCalls
 from flexrlhf.runtime.workers import Outcome, Stint
-
-logger = logging.getLogger(__name__)
-
-_DESCRIBE_S: Final = 5.0
-"""How long a worker may take to say what it is at."""
 
 
 @dataclass(slots=True)
@@ -43,11 +38,13 @@ class RayWorkers:
     """
 
     def __init__(self, processes: RayProcesses, device_map: DeviceMap, clock: Clock) -> None:
-        self._processes = processes
         self._map = device_map
+        self._calls = RemoteCalls(processes, self._name, self._told)
         self._origin_s = time.time() - clock.now_s()
         self._progress: dict[tuple[int, str], _InProgress] = {}
         self._item_of: dict[Any, tuple[int, str]] = {}
+        self._finishing: dict[Any, int] = {}
+        """Reference and worker of calls that nobody waits for."""
 
     @property
     def tracks(self) -> tuple[str, ...]:
@@ -61,7 +58,7 @@ class RayWorkers:
         else:
             ranks, method, group = self._map.group_ranks(item.target_group), "prefetch", "data"
         key = (item.iteration, item.name)
-        waiting = {self._call(rank, method, group, item): rank for rank in ranks}
+        waiting = {self._calls.call(rank, method, group, item): rank for rank in ranks}
         self._progress[key] = _InProgress(item, waiting)
         self._item_of.update(dict.fromkeys(waiting, key))
 
@@ -69,57 +66,58 @@ class RayWorkers:
         """Waits for whatever ends next on all its workers, or fails on one.
 
         Raises:
-            WorkerLost: nothing did within `deadline_s` seconds, or a worker's process died.
+            WorkerLost: nothing did within `deadline_s` seconds, or a worker's process ended.
         """
-        import ray
-
         until_s = time.monotonic() + max(0.0, deadline_s)
         while True:
-            left_s = max(0.0, until_s - time.monotonic())
-            ready, _ = ray.wait(list(self._item_of), num_returns=1, timeout=left_s)
-            if not ready:
-                raise self._overdue(deadline_s)
-            outcome = self._take(ready[0])
-            if outcome is not None:
+            references = [*self._item_of, *self._finishing]
+            ready = self._calls.first_ready(references, until_s - time.monotonic())
+            if ready is None:
+                names = ", ".join(progress.item.name for progress in self._progress.values())
+                raise self._calls.overdue(deadline_s, names or "nothing")
+            if ready in self._finishing:
+                self._note_finished(ready)
+            elif (outcome := self._take(ready)) is not None:
                 return outcome
 
     def finish(self, iteration: int) -> None:
         """Lets all workers drop what was made in an iteration; nobody waits for it."""
         for rank in range(self._map.num_ranks):
-            self._call(rank, "finish", "control", iteration)
+            self._finishing[self._calls.call(rank, "finish", "control", iteration)] = rank
 
-    def ask(self, method: str, *arguments: Any, deadline_s: float) -> list[Any]:
+    def ask(
+        self, method: str, *arguments: Any, deadline_s: float, beside: bool = False
+    ) -> list[Any]:
         """Runs a method on every worker; returns one answer each, in order of devices.
 
+        Args:
+            method: its name.
+            arguments: of the method.
+            deadline_s: the longest that a worker may take.
+            beside: while a task runs; else between tasks.
+
         Raises:
-            WorkerLost: one did not answer within `deadline_s` seconds, or died.
+            WorkerLost: one did not answer within `deadline_s` seconds, or a process ended.
             FlexError: of a worker.
         """
         ranks = range(self._map.num_ranks)
-        calls = [self._call(rank, "ask", "work", method, arguments) for rank in ranks]
-        return gathered(calls, deadline_s, lambda: self._overdue(deadline_s), self._name)
+        group = "control" if beside else "work"
+        calls = [self._calls.call(rank, "ask", group, method, arguments) for rank in ranks]
+        return self._calls.values(calls, deadline_s, lambda rank: f"{self._name(rank)}, {method}")
 
     def close(self) -> None:
         """Leaves the processes for the next run; whoever made them ends them."""
 
-    def _call(self, rank: int, method: str, group: str, *arguments: Any) -> Any:
-        handle = self._processes.handles[rank]
-        return getattr(handle, method).options(concurrency_group=group).remote(*arguments)
-
     def _take(self, reference: Any) -> Outcome | None:
         """Takes in one report; returns the outcome if it was the last, or a failure."""
-        import ray
-        from ray.exceptions import RayError
-
         key = self._item_of.pop(reference)
         progress = self._progress[key]
-        rank = progress.waiting.pop(reference)
-        try:
-            report: Report = ray.get(reference)
-        except RayError as error:
-            return self._failed(key, self._died(rank, progress.item, error))
+        rank = progress.waiting[reference]
+        report = self._calls.report(rank, reference)
+        del progress.waiting[reference]
         if report.failure is not None:
-            return self._failed(key, self._error(rank, report.failure))
+            place = f"{self._name(rank)}, {doing_of(progress.item)}"
+            return self._failed(key, self._calls.error(rank, report.failure, place))
         value: Mapping[str, Any] = report.value or {}
         progress.stints.append(
             Stint(
@@ -134,95 +132,23 @@ class RayWorkers:
         del self._progress[key]
         return Outcome(progress.item, progress.stints)
 
-    def _failed(self, key: tuple[int, str], error: BaseException) -> Outcome:
+    def _note_finished(self, reference: Any) -> None:
+        rank = self._finishing.pop(reference)
+        report = self._calls.report(rank, reference)
+        if report.failure is not None:
+            raise self._calls.error(rank, report.failure, self._name(rank))
+
+    def _failed(self, key: tuple[int, str], error: FlexError) -> Outcome:
         progress = self._progress.pop(key)
         for reference in progress.waiting:
             del self._item_of[reference]
         return Outcome(progress.item, progress.stints, error)
 
-    def _error(self, rank: int, failure: Failure) -> BaseException:
-        logger.error("%s failed:\n%s", self._name(rank), failure.stack)
-        return failure.error or _Unexpected(f"{self._name(rank)}: {failure.said}")
-
     def _name(self, rank: int) -> str:
         roles = ", ".join(self._map.roles_of(rank))
         return f"worker {rank} ({roles})"
 
-    def _died(self, rank: int, item: Task | Transfer, error: Exception) -> WorkerLost:
-        lost = WorkerLost(
-            f"The process of {self._name(rank)} ended while it was at {item.name} of iteration "
-            f"{item.iteration + 1}.",
-            "A worker lives until the run ends.",
-            "Look for a lack of memory (`dmesg`), then go on with --resume.",
-        )
-        lost.__cause__ = error
-        return lost
-
-    def _overdue(self, deadline_s: float) -> WorkerLost:
-        said = "\n".join(
-            f"{self._name(rank)}: {text}" for rank, text in enumerate(self._descriptions())
-        )
-        names = ", ".join(progress.item.name for progress in self._progress.values())
-        return WorkerLost(
-            f"Nothing has ended for {deadline_s:g} s. In progress: {names or 'a call'}.\n{said}",
-            "Every task and transfer must end before run.task_deadline_s.",
-            "Look at the stacks above: a reward function that waits, a peer that is gone, or a "
-            "deadline too short?",
-        )
-
-    def _descriptions(self) -> list[str]:
-        import ray
-        from ray.exceptions import RayError
-
-        calls = [self._call(rank, "describe", "control") for rank in range(self._map.num_ranks)]
-        ready, _ = ray.wait(calls, num_returns=len(calls), timeout=_DESCRIBE_S)
-        texts: list[str] = []
-        for call in calls:
-            try:
-                texts.append(ray.get(call) if call in ready else "does not answer\n")
-            except RayError as error:
-                texts.append(f"is gone: {type(error).__name__}\n")
-        return texts
-
-
-class _Unexpected(RuntimeError):
-    """An error of a worker that this program does not know."""
-
-
-def gathered(calls: Sequence[Any], deadline_s: float, overdue: Any, name: Any) -> list[Any]:
-    """Returns the values of one report per worker, in order of ranks.
-
-    Raises:
-        WorkerLost: one did not come in time, or its process died.
-        FlexError: of the first worker that failed.
-    """
-    import ray
-    from ray.exceptions import RayError
-
-    waiting = list(calls)
-    until_s = time.monotonic() + deadline_s
-    while waiting:
-        left_s = max(0.0, until_s - time.monotonic())
-        ready, waiting = ray.wait(waiting, num_returns=1, timeout=min(left_s, 1e8))
-        if not ready:
-            raise overdue()
-        rank = calls.index(ready[0])
-        try:
-            report: Report = ray.get(ready[0])
-        except RayError as error:
-            raise WorkerLost(
-                f"The process of {name(rank)} ended.",
-                "A worker lives until the run ends.",
-                "Look for a lack of memory (`dmesg`), then go on with --resume.",
-            ) from error
-        if report.failure is not None:
-            logger.error("%s failed:\n%s", name(rank), report.failure.stack)
-            if isinstance(report.failure.error, FlexError):
-                raise report.failure.error
-            raise WorkerLost(
-                f"{name(rank)} failed: {report.failure.said}",
-                "A worker raises only errors of this program, which say what to do.",
-                "Look at the stack in the run folder's log.txt: if it is no fault of yours, "
-                "report it.",
-            )
-    return [report.value for report in ray.get(list(calls))]
+    def _told(self, rank: int) -> str:
+        """Returns how much a worker has to do, and what."""
+        items = [p.item for p in self._progress.values() if rank in p.waiting.values()]
+        return f"{len(items)} ({', '.join(map(doing_of, items))})" if items else "nothing"
