@@ -174,15 +174,19 @@ class DeviceWorker:
         self._sync.take(version)
 
     def write_models(self, folder: Path) -> None:
-        """Writes whole models of the trained roles whose first worker this is."""
-        for role in self.parts.held.trainers:
-            if self.rank == self.device_map.ranks(role)[0]:
-                whole = self.parts.loader.load(role, torch.device("cpu"), trains=False)
-                targets = whole_shards(whole)
-                self._sync.fill(role, targets)
-                refuse_unusable(role, targets)
-                (folder / role).mkdir()
-                write_model(whole, self.parts.loader.tokenizer, folder / role)
+        """Writes whole models of all trained roles, if this is the first worker.
+
+        It alone does so because transformers writes nothing in any other process of a world.
+        """
+        if self.rank != 0:
+            return
+        for role in self.order.spec.trained:
+            whole = self.parts.loader.load(role, torch.device("cpu"), trains=False)
+            targets = whole_shards(whole)
+            self._sync.fill(role, targets)
+            refuse_unusable(role, targets)
+            (folder / role).mkdir()
+            write_model(whole, self.parts.loader.tokenizer, folder / role)
 
     def role_bytes(self) -> dict[Role, RoleBytes]:
         """Returns the memory that each role holds here all the time."""
