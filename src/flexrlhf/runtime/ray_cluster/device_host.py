@@ -5,27 +5,30 @@ Errors go back as values, so that the user sees one message and not the traces o
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 import time
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from flexrlhf.core.errors import FlexError
 from flexrlhf.planning.workflow.graph import Task, Transfer
-from flexrlhf.runtime.devices.device_worker import DeviceWorker
-from flexrlhf.runtime.devices.process_groups import open_store
-from flexrlhf.runtime.devices.work_order import Meeting, WorkOrder
+from flexrlhf.runtime.ray_cluster.worker_log import LogLine, WorkerLog
 from flexrlhf.runtime.workers import failure_in_run
+
+if TYPE_CHECKING:
+    from flexrlhf.runtime.devices.device_worker import DeviceWorker
+    from flexrlhf.runtime.devices.work_order import Meeting, WorkOrder
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
     """An error of a worker."""
 
-    error: BaseException | None
+    error: FlexError | None
     """What the user can do something about; None for anything else."""
     said: str
     """Type and message."""
@@ -40,6 +43,8 @@ class Report:
     end_s: float
     value: Any = None
     failure: Failure | None = None
+    logged: tuple[LogLine, ...] = ()
+    """What the process logged since its last report."""
 
 
 @dataclass(slots=True)
@@ -61,16 +66,31 @@ class DeviceHost:
         import torch
 
         from flexrlhf.learning.training.memory import share_one_heap
+        from flexrlhf.runtime.devices import device_worker  # noqa: F401 - so that runs begin soon
 
         share_one_heap()
         torch.set_num_threads(threads)
+        self._log = WorkerLog()
+        self._log.attach()
         self._worker: DeviceWorker | None = None
+        self._has_joined = False
         self._doing: dict[int, _Doing] = {}
+
+    def process_id(self) -> int:
+        """Returns the number of this process, once it is ready."""
+        return os.getpid()
+
+    def live(self) -> None:
+        """Never returns: whoever waits for it hears when the process ends."""
+        threading.Event().wait()
 
     def open(self, order: WorkOrder, rank: int, host: str | None) -> Report:
         """Makes the worker of a run, and returns where its peers find it."""
 
         def work() -> str:
+            from flexrlhf.runtime.devices.device_worker import DeviceWorker
+
+            self._has_joined = False
             if self._worker is not None:
                 self._worker.close()
             self._worker = DeviceWorker(order, rank, host)
@@ -80,23 +100,26 @@ class DeviceHost:
 
     def open_store(self, host: str, num_ranks: int) -> Report:
         """Opens the store in which process groups are agreed on, and returns its port."""
+        from flexrlhf.runtime.devices.process_groups import open_store
+
         return self._report("open_store", lambda: open_store(host, num_ranks))
 
     def join(self, meeting: Meeting) -> Report:
         """Lets the worker meet the others and load its roles."""
-        return self._report("loading models", lambda: self._here.join(meeting))
+
+        def work() -> None:
+            self._here.join(meeting)
+            self._has_joined = True
+
+        return self._report("loading models", work)
 
     def run(self, task: Task) -> Report:
         """Carries out a task."""
-        doing = f"task {task.name} of iteration {task.iteration + 1}"
-        if task.weight_version is not None:
-            doing += f", weights {task.weight_version}"
-        return self._report(doing, lambda: self._here.run(task))
+        return self._report(doing_of(task), lambda: self._here.run(task))
 
     def prefetch(self, transfer: Transfer) -> Report:
         """Takes over what a transfer brings."""
-        doing = f"transfer {transfer.name} of iteration {transfer.iteration + 1}"
-        return self._report(doing, lambda: self._here.prefetch(transfer))
+        return self._report(doing_of(transfer), lambda: self._here.prefetch(transfer))
 
     def finish(self, iteration: int) -> Report:
         """Lets the worker drop what was made in an iteration."""
@@ -107,14 +130,20 @@ class DeviceHost:
         return self._report(method, lambda: getattr(self._here, method)(*arguments))
 
     def describe(self) -> str:
-        """Returns what every thread is at, for how long, and its stack."""
+        """Returns the version of the weights, what every thread is at, for how long, and where."""
         frames = sys._current_frames()
         now_s = time.time()
-        lines: list[str] = []
+        lines = [self._version()]
         for thread, doing in list(self._doing.items()):
             stack = "".join(traceback.format_stack(frames[thread])) if thread in frames else ""
             lines.append(f"{doing.what}, for {now_s - doing.since_s:.1f} s:\n{stack}")
-        return "\n".join(lines) or "idle\n"
+        return "\n".join(lines if self._doing else [*lines, "idle\n"])
+
+    def _version(self) -> str:
+        if not self._has_joined:
+            return "no weights yet"
+        engine = self._here.parts.held.engine
+        return "no engine here" if engine is None else f"engine's weights {engine.weight_version}"
 
     @property
     def _here(self) -> DeviceWorker:
@@ -126,7 +155,7 @@ class DeviceHost:
         self._doing[thread] = _Doing(doing, start_s)
         try:
             value = work()
-            return Report(start_s, time.time(), value)
+            return Report(start_s, time.time(), value, logged=self._log.take())
         except BaseException as error:  # noqa: BLE001 - raised again where the run is driven
             kept = failure_in_run(error)
             failure = Failure(
@@ -134,6 +163,14 @@ class DeviceHost:
                 f"{type(error).__name__}: {error}",
                 "".join(traceback.format_exception(error)),
             )
-            return Report(start_s, time.time(), failure=failure)
+            return Report(start_s, time.time(), failure=failure, logged=self._log.take())
         finally:
             self._doing.pop(thread, None)
+
+
+def doing_of(item: Task | Transfer) -> str:
+    """Returns the words for a task or transfer that is in progress."""
+    kind = "task" if isinstance(item, Task) else "transfer"
+    words = f"{kind} {item.name} of iteration {item.iteration + 1}"
+    version = item.weight_version if isinstance(item, Task) else None
+    return words if version is None else f"{words}, weights {version}"

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass
 from typing import Any, Final
 
 from flexrlhf.core.errors import PlanError, WorkerLost
@@ -10,12 +13,28 @@ from flexrlhf.runtime.ray_cluster import session
 from flexrlhf.runtime.ray_cluster.device_host import DeviceHost
 from flexrlhf.runtime.ray_cluster.seats import Kind, seats
 
-_THREADS: Final = {"work": 1, "data": 4, "control": 2}
+_THREADS: Final = {"work": 1, "data": 4, "control": 2, "life": 1}
 """Of each process: one that computes, some that fetch, some that answer while it computes."""
+_SETTLE_S: Final = 10.0
+"""How long a cluster may take to notice that what was taken is free again."""
+_LOOK_S: Final = 0.5
 _RESERVE_S: Final = 60.0
 """How long the cluster may take to reserve what it says is free."""
 _START_S: Final = 180.0
 """How long processes may take to start and import torch."""
+
+
+@dataclass(frozen=True, slots=True)
+class HostProcess:
+    """A process that waits for work."""
+
+    handle: Any
+    """Ray's."""
+    life: Any
+    """Reference that is ready when the process has ended."""
+    process_id: int
+    host: str | None
+    """Where peers reach it; None where all are on this machine."""
 
 
 class RayProcesses:
@@ -23,19 +42,32 @@ class RayProcesses:
 
     Args:
         address: of the cluster to join; None for one of our own on this machine.
+
+    Raises:
+        EngineMissing: Ray is not installed.
     """
 
     def __init__(self, address: str | None = None) -> None:
+        session.require_ray()
         self._address = address
         self._groups: tuple[int, ...] = ()
         self._kind: Kind = "CPU"
         self._reserved: list[Any] = []
-        self._started: list[Any] = []
-        self._started_hosts: list[str | None] = []
-        self.handles: list[Any] = []
+        self._started: list[HostProcess] = []
+        self._early: Future[None] | None = None
+        self.members: list[HostProcess] = []
         """One per worker of the run, by rank."""
-        self.hosts: list[str | None] = []
+
+    @property
+    def hosts(self) -> list[str | None]:
         """Where peers reach each of them; None where all are on this machine."""
+        return [member.host for member in self.members]
+
+    def start_early(self, groups: Sequence[int], *, kind: Kind = "CPU", threads: int = 1) -> None:
+        """Begins to start processes beside whatever else goes on; `start` then waits for them."""
+        executor = ThreadPoolExecutor(1, "starts processes")
+        self._early = executor.submit(self._start, groups, kind, threads)
+        executor.shutdown(wait=False)
 
     def start(self, groups: Sequence[int], *, kind: Kind = "CPU", threads: int = 1) -> None:
         """Sees to it that there is a process for every worker; those that are there stay.
@@ -52,15 +84,26 @@ class RayProcesses:
             WorkerLost: the processes did not start in time.
             ConfigError: there is no such cluster.
         """
+        if self._early is not None:
+            early, self._early = self._early, None
+            early.result(_SETTLE_S + _RESERVE_S + _START_S)
         if not self._are_started(groups, kind):
             self._start(groups, kind, threads)
-        self.handles = self._started[: sum(groups)]
-        self.hosts = self._started_hosts[: sum(groups)]
+        self.members = self._started[: sum(groups)]
+
+    def close(self) -> None:
+        """Ends the processes and leaves the cluster."""
+        if self._early is not None:
+            wait([self._early], _SETTLE_S + _RESERVE_S + _START_S)
+        try:
+            self._release()
+        finally:
+            session.leave()
 
     def _are_started(self, groups: Sequence[int], kind: Kind) -> bool:
         if not self._started or kind != self._kind:
             return False
-        is_one_machine = all(host is None for host in self._started_hosts)
+        is_one_machine = all(process.host is None for process in self._started)
         return tuple(groups) == self._groups or (
             is_one_machine and sum(groups) <= len(self._started)
         )
@@ -71,17 +114,28 @@ class RayProcesses:
             session.start_local(sum(groups))
         else:
             session.join(self._address)
-        places = seats(groups, session.nodes(), kind)
+        addresses = [place.address for place in self._seats(groups, kind)]
         self._groups, self._kind = tuple(groups), kind
-        is_alone = len({place.node_id for place in places}) == 1 and self._address is None
-        self._started_hosts = [None if is_alone else place.address for place in places]
-        self._reserve([place.address for place in places])
-        self._spawn([place.address for place in places], threads)
+        self._reserve(addresses)
+        handles = self._spawned(addresses, threads)
+        hosts = [None if self._address is None else address for address in addresses]
+        numbers = self._ready(handles)
+        self._started = [
+            HostProcess(handle, _on(handle, "live", "life"), number, host)
+            for handle, number, host in zip(handles, numbers, hosts, strict=True)
+        ]
 
-    def close(self) -> None:
-        """Ends the processes and leaves the cluster."""
-        self._release()
-        session.leave()
+    @staticmethod
+    def _seats(groups: Sequence[int], kind: Kind) -> list[session.RayNode]:
+        """Returns a machine per worker; what was just given back may take a moment to be free."""
+        until_s = time.monotonic() + _SETTLE_S
+        while True:
+            try:
+                return seats(groups, session.nodes(), kind)
+            except PlanError:
+                if time.monotonic() > until_s:
+                    raise
+            time.sleep(_LOOK_S)
 
     def _reserve(self, addresses: Sequence[str]) -> None:
         """Reserves a bundle per worker, one placement group per machine."""
@@ -95,8 +149,7 @@ class RayProcesses:
             count = addresses.count(address)
             self._reserved.append(placement_group([bundle] * count, strategy="STRICT_PACK"))
         ready = [group.ready() for group in self._reserved]
-        done, waiting = ray.wait(ready, num_returns=len(ready), timeout=_RESERVE_S)
-        del done
+        _, waiting = ray.wait(ready, num_returns=len(ready), timeout=_RESERVE_S)
         if waiting:
             self._release()
             raise PlanError(
@@ -106,7 +159,7 @@ class RayProcesses:
                 "Try again when other runs have ended; `ray status` shows who waits.",
             )
 
-    def _spawn(self, addresses: Sequence[str], threads: int) -> None:
+    def _spawned(self, addresses: Sequence[str], threads: int) -> list[Any]:
         import ray
         from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
@@ -114,28 +167,39 @@ class RayProcesses:
         taken = dict.fromkeys(groups, 0)
         remote: Any = ray.remote  # its types do not know all of its options
         actor = remote(concurrency_groups=_THREADS)(DeviceHost)
+        handles: list[Any] = []
         for address in addresses:
             strategy = PlacementGroupSchedulingStrategy(
                 groups[address], placement_group_bundle_index=taken[address]
             )
             taken[address] += 1
             options = {"num_cpus": 1, "num_gpus": 1 if self._kind == "GPU" else 0}
-            self._started.append(
-                actor.options(**options, scheduling_strategy=strategy).remote(threads)
-            )
-        ready = [
-            handle.describe.options(concurrency_group="control").remote()
-            for handle in self._started
-        ]
+            handles.append(actor.options(**options, scheduling_strategy=strategy).remote(threads))
+        return handles
+
+    def _ready(self, handles: Sequence[Any]) -> list[int]:
+        """Waits until all processes answer, and returns their numbers."""
+        import ray
+        from ray.exceptions import RayError
+
+        ready = [_on(handle, "process_id", "control") for handle in handles]
         _, waiting = ray.wait(ready, num_returns=len(ready), timeout=_START_S)
-        if waiting:
+        try:
+            if not waiting:
+                return list(ray.get(ready))
+        except RayError as error:
             self._release()
             raise WorkerLost(
-                f"{len(waiting)} of {len(ready)} worker processes did not start within "
-                f"{_START_S:g} s.",
-                "They import torch and wait for work.",
-                "Look at the machine's load and at Ray's logs, then try again.",
-            )
+                f"A worker process did not start: {str(error).strip().splitlines()[-1]}",
+                "On every machine of the cluster, worker processes import torch and flexrlhf.",
+                "Install the same versions of flexrlhf[train,ray] on all of them.",
+            ) from error
+        self._release()
+        raise WorkerLost(
+            f"{len(waiting)} of {len(ready)} worker processes did not start within {_START_S:g} s.",
+            "They import torch and wait for work.",
+            "Look at the machine's load and at Ray's logs, then try again.",
+        )
 
     def _release(self) -> None:
         if not self._started and not self._reserved:
@@ -143,8 +207,13 @@ class RayProcesses:
         import ray
         from ray.util.placement_group import remove_placement_group
 
-        for handle in self._started:
-            ray.kill(handle)
-        for group in self._reserved:
+        for process in self._started:
+            ray.kill(process.handle)
+        for group in self._reserved:  # whoever sits on it ends too
             remove_placement_group(group)
-        self._started, self._reserved, self.handles = [], [], []
+        self._started, self._reserved, self.members = [], [], []
+
+
+def _on(handle: Any, method: str, group: str) -> Any:
+    """Calls a method that takes nothing, in a thread group of the process."""
+    return getattr(handle, method).options(concurrency_group=group).remote()

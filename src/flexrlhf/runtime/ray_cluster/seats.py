@@ -26,7 +26,7 @@ def seats(groups: Sequence[int], nodes: Sequence[RayNode], kind: Kind) -> list[R
     Raises:
         PlanError: there is no room; the message says what is asked for and what is there.
     """
-    free = [int(node.gpus if kind == "GPU" else node.cpus) for node in nodes]
+    free = [_room(node, kind) for node in nodes]
     chosen: dict[int, int] = {}
     for group in sorted(range(len(groups)), key=lambda index: -groups[index]):
         fitting = [place for place, room in enumerate(free) if room >= groups[group]]
@@ -39,13 +39,21 @@ def seats(groups: Sequence[int], nodes: Sequence[RayNode], kind: Kind) -> list[R
     return [nodes[chosen[group]] for group, size in enumerate(groups) for _ in range(size)]
 
 
+def _room(node: RayNode, kind: Kind) -> int:
+    """Returns the workers that a machine has room for; one on a GPU takes a CPU besides."""
+    return int(min(node.gpus, node.cpus) if kind == "GPU" else node.cpus)
+
+
 def _shortfall(groups: Sequence[int], nodes: Sequence[RayNode], kind: Kind) -> PlanError:
     asked = " + ".join(map(str, groups))
     there = ", ".join(
-        f"{int(node.gpus if kind == 'GPU' else node.cpus)} on {node.address}" for node in nodes
+        f"{f'{int(node.gpus)} GPUs and ' if kind == 'GPU' else ''}{int(node.cpus)} CPUs on "
+        f"{node.address}"
+        for node in nodes
     )
+    what = "GPUs and as many CPUs" if kind == "GPU" else "CPUs"
     return PlanError(
-        f"The plan needs {asked} {kind}s, each summand on one machine; free in the Ray cluster: "
+        f"The plan needs {asked} {what}, each summand on one machine; free in the Ray cluster: "
         f"{there or 'no machine'}.",
         "Every node of the plan fits on a machine with as many free.",
         "Use fewer workers, wait until other runs have ended, or add machines to the cluster.",

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Mapping, Sequence
+import socket
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
 from flexrlhf.core.errors import ConfigError
 from flexrlhf.core.machine import logical_cpus
 from flexrlhf.core.plugins import require_package
+from flexrlhf.runtime.ray_cluster.authentication import known_token, own_token
 
 _OBJECT_STORE_BYTES: Final = 100_000_000
 """Ray's store carries only task names and small numbers."""
@@ -19,6 +22,9 @@ _QUIET: Final[Mapping[str, str]] = {
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
     "RAY_enable_metrics_collection": "false",
 }
+_AUTO: Final = "auto"
+_PROBE_S: Final = 5.0
+"""How long a connection to a cluster's head may take."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,21 +40,33 @@ class RayNode:
     """Of the machine, as Ray counts it."""
 
 
+def require_ray() -> None:
+    """Checks that Ray is installed, without importing it.
+
+    Raises:
+        EngineMissing: it is not.
+    """
+    require_package("ray", needed_by="Training on several devices")
+
+
 def start_local(num_workers: int) -> None:
     """Starts a cluster on this machine alone that has room for so many workers.
 
     Raises:
         EngineMissing: Ray is not installed.
     """
-    ray = _ray()
-    if ray.is_initialized():
-        return
-    ray.init(
-        num_cpus=max(num_workers, logical_cpus()),
-        object_store_memory=_OBJECT_STORE_BYTES,
-        _node_ip_address="127.0.0.1",
-        **_SETTINGS,
-    )
+    require_ray()
+    with _environment(own_token(os.environ)):
+        ray = _ray()
+        if ray.is_initialized():
+            return
+        ray.init(
+            address="local",  # whatever RAY_ADDRESS names
+            num_cpus=max(num_workers, logical_cpus()),
+            object_store_memory=_OBJECT_STORE_BYTES,
+            _node_ip_address="127.0.0.1",
+            **_SETTINGS,
+        )
 
 
 def join(address: str) -> None:
@@ -59,19 +77,21 @@ def join(address: str) -> None:
 
     Raises:
         EngineMissing: Ray is not installed.
-        ConfigError: there is no such cluster.
+        ConfigError: there is no such cluster, or it wants another token.
     """
-    ray = _ray()
-    if ray.is_initialized():
-        return
-    try:
-        ray.init(address=address, **_SETTINGS)
-    except (ConnectionError, RuntimeError, ValueError) as error:
-        raise ConfigError(
-            f"cluster.ray = {address!r}: no Ray cluster answers ({error}).",
-            "It is `auto` on a machine of the cluster, or the HOST:PORT that `ray start` printed.",
-            "Start one with `ray start --head`, or leave `cluster` out to train on this machine.",
-        ) from error
+    require_ray()
+    with _environment(known_token(os.environ)):
+        ray = _ray()
+        if ray.is_initialized():
+            return
+        head = _head(address)
+        _check_listens(address, head)
+        try:
+            ray.init(address=head, **_SETTINGS)
+        except ray.exceptions.RayError as error:
+            raise _refused(address) from error  # nothing else was asked for yet
+        except (ConnectionError, RuntimeError, ValueError) as error:
+            raise _silent(address, str(error)) from error
 
 
 def leave() -> None:
@@ -108,8 +128,63 @@ _SETTINGS: Final[Mapping[str, Any]] = {
 
 
 def _ray() -> Any:
-    require_package("ray", needed_by="Training on several devices")
-    os.environ.update(_QUIET)
     import ray
 
+    # It tells how to switch tokens off, which we say in our own guide.
+    authentication = logging.getLogger("ray._private.authentication.authentication_token_setup")
+    authentication.setLevel(logging.ERROR)
     return ray
+
+
+@contextmanager
+def _environment(variables: Mapping[str, str]) -> Iterator[None]:
+    """Sets what Ray and the processes that it starts read, and puts back what was there."""
+    variables = {**_QUIET, **variables}
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+
+
+def _head(address: str) -> str:
+    """Returns HOST:PORT of the cluster; `auto` never means another run's own."""
+    if address != _AUTO:
+        return address
+    found = os.environ.get("RAY_ADDRESS") or _ray()._private.services.find_bootstrap_address(None)
+    if not found or found == _AUTO:
+        raise _silent(address, "this machine belongs to none")
+    return found
+
+
+def _check_listens(address: str, head: str) -> None:
+    """Looks whether anybody listens there, for Ray itself would wait long."""
+    host, _, port = head.rpartition(":")
+    if not host or not port.isdecimal() or not 0 < int(port) < 1 << 16:
+        raise _silent(address, f"{head!r} is no HOST:PORT")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=_PROBE_S).close()
+    except OSError as error:
+        raise _silent(address, f"{head}: {error}") from error
+
+
+def _silent(address: str, why: str) -> ConfigError:
+    return ConfigError(
+        f"cluster.ray = {address!r}: no Ray cluster answers ({why}).",
+        "It is `auto` on a machine of the cluster, or the HOST:PORT that `ray start` printed.",
+        "Start one with `ray start --head`, or leave `cluster` out to train on this machine.",
+    )
+
+
+def _refused(address: str) -> ConfigError:
+    return ConfigError(
+        f"cluster.ray = {address!r}: the cluster refuses the token of this user.",
+        "A cluster takes work only from who shows the token that it was started with.",
+        "Run `ray get-auth-token` on its head and put what it prints into ~/.ray/auth_token here, "
+        "or set RAY_AUTH_TOKEN to it.",
+    )
