@@ -9,7 +9,7 @@ PIP_OPTIONS ?=
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt $(PIP_OPTIONS)
 WHEELS := .cache/wheels
 
-.PHONY: demo demo-seeds smollm2 test check accuracy paper planner-study own-runs chaos lint types contracts docs clean
+.PHONY: demo demo-seeds smollm2 test check equivalence accuracy paper planner-study own-runs chaos lint types contracts docs clean
 
 $(VENV)/.train: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -50,10 +50,15 @@ check: lint types contracts
 	$(BIN)/pytest -q -n 2 tests/unit
 
 test: lint types contracts
-	OMP_NUM_THREADS=1 $(BIN)/pytest -q -n 2 --dist worksteal
+	OMP_NUM_THREADS=1 $(BIN)/pytest -q -n 2 --dist worksteal -m "not ray and not full"
+	OMP_NUM_THREADS=1 $(BIN)/pytest -q -m "ray and not full"
 
 chaos: $(VENV)/.dev
 	OMP_NUM_THREADS=1 $(BIN)/pytest -q -m chaos
+
+# Every placement against one device, in float64 and float32: hours on a small machine.
+equivalence: $(VENV)/.dev
+	OMP_NUM_THREADS=1 FLEXRLHF_EQUIVALENCE_PAGE=docs/results $(BIN)/pytest -q -m full tests/equivalence
 
 accuracy: $(VENV)/.train
 	$(BIN)/python benchmarks/accuracy/accuracy.py

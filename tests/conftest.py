@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import pytest
 from process_pool import ProcessPool
+
+if TYPE_CHECKING:
+    from placed_runs import PlacedRuns
+
+    from flexrlhf.runtime.ray_cluster.processes import RayProcesses
 
 
 @pytest.fixture(scope="session")
@@ -14,3 +20,23 @@ def process_pool() -> Iterator[ProcessPool]:
     pool = ProcessPool(4)
     yield pool
     pool.close()
+
+
+@pytest.fixture(scope="session")
+def ray_processes() -> Iterator[RayProcesses]:
+    """Four processes of an own Ray, for any plan on up to four workers."""
+    pytest.importorskip("ray")
+    from flexrlhf.runtime.ray_cluster.processes import RayProcesses
+
+    processes = RayProcesses()
+    processes.start([4])
+    yield processes
+    processes.close()
+
+
+@pytest.fixture(scope="session")
+def placed_runs(ray_processes: RayProcesses, tmp_path_factory) -> PlacedRuns:
+    """Tiny runs on one device and under any plan."""
+    from placed_runs import PlacedRuns
+
+    return PlacedRuns(tmp_path_factory.mktemp("placed"), ray_processes)

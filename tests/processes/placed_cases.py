@@ -3,80 +3,189 @@ with several ways to split the roles."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any, Final
 
+from placed_case import PlacedCase
 from tiny_runs import GENERATING
-
-Degrees = Mapping[str, Any]
-"""Keys of `placement.roles.ROLE`."""
-_ROLES: Final = {
-    "ppo": ("actor", "critic", "reference", "reward"),
-    "ppo-shared": ("actor", "reference", "reward"),
-    "grpo": ("actor", "reference", "reward"),
-    "sft": ("actor",),
-    "reward_model": ("reward",),
-}
-_WITHOUT_MODEL: Final = {"grpo": ("reward",)}
-"""Roles that are functions alone, which nothing splits."""
-
-
-@dataclass(frozen=True, slots=True)
-class PlacedCase:
-    """One placement, and what else is cut otherwise than in the run on one device."""
-
-    name: str
-    workers: int
-    layout: Mapping[str, Any]
-    """`strategy`, `ratio`, `pools` or `devices`."""
-    nodes: int = 1
-    trained: Degrees = field(default_factory=dict[str, Any])
-    frozen: Degrees = field(default_factory=dict[str, Any])
-    roles: Mapping[str, Degrees] = field(default_factory=dict[str, Degrees])
-    """Go before `trained` and `frozen`."""
-    changes: Mapping[str, Mapping[str, Any]] = field(default_factory=dict[str, Mapping[str, Any]])
-    variants: tuple[str, ...] = GENERATING
-
-    def sections(self, variant: str) -> dict[str, Any]:
-        """Returns the sections of the config that make a variant run so."""
-        return {
-            **self.changes,
-            "cluster": {"workers": self.workers, "nodes": self.nodes},
-            "placement": {**self._layout(variant), "roles": self._degrees(variant)},
-        }
-
-    def _layout(self, variant: str) -> dict[str, Any]:
-        """Returns the layout without what is said of roles that the variant lacks."""
-        roles = _ROLES[variant]
-        layout = dict(self.layout)
-        if "ratio" in layout:
-            shares = dict(zip(_ROLES["ppo"], layout["ratio"], strict=True))
-            layout["ratio"] = [shares[role] for role in roles]
-        if "devices" in layout:
-            has = {*roles, "shadow_actor", *({"shadow_critic"} if "critic" in roles else ())}
-            layout["devices"] = {r: d for r, d in layout["devices"].items() if r in has}
-        return layout
-
-    def _degrees(self, variant: str) -> dict[str, Any]:
-        """Returns every degree, so that the planner has nothing left to search."""
-        trained = set(_ROLES[variant]) & {"actor", "critic"} or set(_ROLES[variant])
-        shadows = {"shadow_actor", "shadow_critic"} if self._has_shadows else set[str]()
-        if "critic" not in trained:
-            shadows.discard("shadow_critic")
-        found: dict[str, Any] = {}
-        for role in (*_ROLES[variant], *sorted(shadows)):
-            if role not in _WITHOUT_MODEL.get(variant, ()):
-                given = self.trained if role in trained else self.frozen
-                whole = {"tensor_parallel": 1, "zero_stage": 0, "offload": False}
-                found[role] = {**whole, **given, **self.roles.get(role, {})}
-        return found
-
-    @property
-    def _has_shadows(self) -> bool:
-        has_lists = "shadow_actor" in self.layout.get("devices", {})
-        return self.layout.get("strategy") == "disaggregated" or "pools" in self.layout or has_lists
 
 
 def _case(name: str, workers: int, strategy: str, **keys: Any) -> PlacedCase:
     return PlacedCase(name, workers, {"strategy": strategy}, **keys)
+
+
+_TENSOR: Final = {"tensor_parallel": 2}
+_TRAINING: Final = ("sft", "reward_model")
+
+COVERING: Final = (
+    PlacedCase("a device each", 4, {"ratio": [0.25, 0.25, 0.25, 0.25]}, variants=("ppo",)),
+    PlacedCase("uneven pools", 4, {"pools": {"train": 0.25, "generate": 0.75}}, variants=("ppo",)),
+    _case("interleaved, TP 2", 4, "interleaved_1", trained=_TENSOR, variants=("ppo",)),
+    _case(
+        "ZeRO-3 over all, samples one by one",
+        2,
+        "colocated",
+        trained={"zero_stage": 3},
+        frozen={"zero_stage": 3},
+        changes={"training": {"micro_batch_tokens": "auto", "micro_batch_samples": 1}},
+        variants=("ppo-shared",),
+    ),
+    _case(
+        "experience in parts, replicas without prompts",
+        4,
+        "colocated",
+        trained={"zero_stage": 1},
+        changes={"rollout": {"micro_batches": 4, "max_sequences": 3}},
+        variants=("grpo-functions",),
+    ),
+    _case("interleaved over nodes", 4, "interleaved_2", nodes=2, variants=("grpo",)),
+    _case("TP 2 alone generates", 2, "tp_generation", variants=("grpo",)),
+    _case(
+        "TP 2 with ZeRO-2 and offload",
+        4,
+        "colocated",
+        trained={**_TENSOR, "zero_stage": 2, "offload": True},
+        variants=("sft",),
+    ),
+    _case("replicas", 2, "colocated", trained={"zero_stage": 1}, variants=("reward_model",)),
+)
+"""Few cases, chosen so that every way to place a role and to split one occurs."""
+
+_ZERO: Final = tuple(
+    _case(f"ZeRO-{stage}", workers, "colocated", trained={"zero_stage": stage}, variants=variants)
+    for workers, stage, variants in (
+        *((2, stage, (*GENERATING, *_TRAINING)) for stage in range(4)),
+        *((4, stage, (*GENERATING, *_TRAINING)) for stage in range(4)),
+    )
+)
+_COLOCATED: Final = (
+    *_ZERO,
+    *(_case("TP 2", n, "colocated", trained=_TENSOR, frozen=_TENSOR) for n in (2, 4)),
+    *(
+        _case(f"TP 2, ZeRO-{z}", 4, "colocated", trained={**_TENSOR, "zero_stage": z})
+        for z in (1, 2, 3)
+    ),
+    _case("frozen ZeRO-3", 4, "colocated", frozen={"zero_stage": 3}),
+    *(
+        _case(f"ZeRO-{z}, offload", 2, "colocated", trained={"zero_stage": z, "offload": True})
+        for z in (0, 1, 3)
+    ),
+    _case(
+        "ZeRO-3, gradient checkpointing",
+        2,
+        "colocated",
+        trained={"zero_stage": 3},
+        changes={"training": {"gradient_checkpointing": True}},
+    ),
+    *(
+        _case(f"ZeRO-2, {name}", 4, "colocated", trained={"zero_stage": 2}, changes=changes)
+        for name, changes in (
+            (
+                "samples one by one",
+                {"training": {"micro_batch_tokens": "auto", "micro_batch_samples": 1}},
+            ),
+            (
+                "three samples at a time",
+                {"training": {"micro_batch_tokens": "auto", "micro_batch_samples": 3}},
+            ),
+            ("small budget", {"training": {"micro_batch_tokens": 16}}),
+            ("two parts", {"rollout": {"micro_batches": 2}}),
+            ("four parts, three at once", {"rollout": {"micro_batches": 4, "max_sequences": 3}}),
+        )
+    ),
+    *(
+        _case(f"generates ZeRO-3, {name}", n, "zero3_generation", trained={"zero_stage": 3})
+        for n, name in ((2, "2 replicas"), (4, "4 replicas"))
+    ),
+    *(_case("reward on one", n, "reward_on_one", trained={"zero_stage": 1}) for n in (2, 4)),
+    *(_case("generates TP 2", n, "tp_generation", trained={"zero_stage": 2}) for n in (2, 4)),
+    _case(
+        "shards inside nodes",
+        4,
+        "hybrid_sharded",
+        nodes=2,
+        trained={"zero_stage": 3, "shard_devices": 2},
+    ),
+)
+_INTERLEAVED: Final = (
+    *(_case("scores apart", n, "interleaved_1", trained={"zero_stage": 1}) for n in (2, 4)),
+    _case("scores apart, frozen TP 2", 4, "interleaved_1", frozen=_TENSOR),
+    _case("trains TP 2", 4, "interleaved_1", trained=_TENSOR),
+    *(
+        _case(f"over nodes, ZeRO-{z}", 4, "interleaved_2", nodes=2, trained={"zero_stage": z})
+        for z in (0, 1, 3)
+    ),
+    *(
+        PlacedCase(
+            f"ratio {ratio}", 4, {"ratio": ratio}, trained={"zero_stage": z}, variants=("ppo",)
+        )
+        for z, ratio in (
+            (0, [0.5, 0.5, 0.5, 0.5]),
+            (0, [0.25, 0.25, 0.25, 0.25]),
+            (1, [0.75, 0.75, 0.25, 0.25]),
+            (2, [1, 1, 0.5, 0.5]),
+        )
+    ),
+    PlacedCase("ratio [1, 0.5, 0.5]", 4, {"ratio": [1, 0.5, 0.5]}, variants=("ppo-shared", "grpo")),
+    PlacedCase(
+        "lists, a device each",
+        4,
+        {"devices": {"actor": [1], "critic": [0], "reference": [2], "reward": [3]}},
+    ),
+    PlacedCase(
+        "lists that overlap",
+        4,
+        {"devices": {"actor": [0, 1], "critic": [1, 2], "reference": [3], "reward": [0, 3]}},
+    ),
+    PlacedCase(
+        "lists that begin elsewhere",
+        4,
+        {"devices": {"actor": [2, 3], "critic": [1], "reference": [0], "reward": [0]}},
+        trained={"zero_stage": 2},
+    ),
+)
+_POOLS: Final = (
+    *(_case("pools", n, "disaggregated", variants=(*GENERATING, "grpo-functions")) for n in (2, 4)),
+    _case("shadow TP 2", 4, "disaggregated", roles={"shadow_actor": _TENSOR}),
+    *(
+        PlacedCase(f"pools {name}", 4, {"pools": pools}, trained={"zero_stage": zero})
+        for name, zero, pools in (
+            ("1 and 3", 0, {"train": 0.25, "generate": 0.75}),
+            ("3 and 1", 3, {"train": 0.75, "generate": 0.25}),
+            ("2 and 2", 2, {"train": 0.5, "generate": 0.5}),
+            ("2, 1 and 1", 1, {"train": 0.5, "generate": 0.25, "score": 0.25}),
+            ("1, 2 and 1", 0, {"train": 0.25, "generate": 0.5, "score": 0.25}),
+        )
+    ),
+    PlacedCase(
+        "TP 2 trains, replicas generate",
+        4,
+        {"pools": {"train": 0.5, "generate": 0.5}},
+        trained=_TENSOR,
+    ),
+    PlacedCase(
+        "ZeRO-3 trains, TP 2 generates, in parts",
+        4,
+        {"pools": {"train": 0.5, "generate": 0.5}},
+        trained={"zero_stage": 3},
+        roles={"shadow_actor": _TENSOR},
+        changes={
+            "rollout": {"micro_batches": 4},
+            "training": {"micro_batch_tokens": "auto", "micro_batch_samples": 1},
+        },
+    ),
+    PlacedCase(
+        "shadows on lists",
+        4,
+        {
+            "devices": {
+                "actor": [0, 1],
+                "critic": [2],
+                "reference": [3],
+                "reward": [3],
+                "shadow_actor": [2, 3],
+                "shadow_critic": [3],
+            }
+        },
+    ),
+)
+FULL: Final = (*_COLOCATED, *_INTERLEAVED, *_POOLS)

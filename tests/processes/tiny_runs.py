@@ -41,8 +41,8 @@ def length(prompts, completions, **columns):
     """A tenth per word of an answer."""
     return [0.1 * len(answer.split()) for answer in completions]
 '''
-VARIANTS: Final = ("ppo", "ppo-shared", "grpo", "sft", "reward_model")
-"""The algorithms, PPO in both forms."""
+VARIANTS: Final = ("ppo", "ppo-shared", "grpo", "grpo-functions", "sft", "reward_model")
+"""The algorithms, PPO in both forms, GRPO with a reward model and without."""
 GENERATING: Final = VARIANTS[:3]
 
 
@@ -142,7 +142,7 @@ def _document(folder: Path, variant: str, dtype: str) -> Document:
     document["rollout"] = {"max_new_tokens": 6, "samples_per_prompt": 2}
     document["training"] |= {"critic_learning_rate": 0.01, "mini_batch_samples": 4}
     functions = {"functions": [{"path": f"{folder / 'rewards.py'}:length"}]}
-    document["algorithm"] = {"name": "grpo" if variant == "grpo" else "ppo"}
+    document["algorithm"] = {"name": variant.partition("-")[0]}
     if variant == "ppo":  # function and model give rewards, and the KL coefficient moves
         document["algorithm"] |= {"epochs": 2, "kl_coef": 0.1, "kl_target": 0.01, "kl_horizon": 20}
         document["model"]["reward"] = judge
@@ -150,7 +150,9 @@ def _document(folder: Path, variant: str, dtype: str) -> Document:
     elif variant == "ppo-shared":  # the model alone
         document["algorithm"] |= {"share_actor_critic": True}
         document["model"]["reward"] = judge
-    else:  # functions alone
+    else:
         document["algorithm"] |= {"epochs": 2, "kl_coef": 0.1, "entropy_coef": 0.01}
         document["reward"] = functions
+    if variant == "grpo":
+        document["model"]["reward"] = judge
     return document
