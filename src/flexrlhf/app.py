@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from flexrlhf.runtime.datasets import RunData
     from flexrlhf.runtime.loop import Listener
     from flexrlhf.runtime.prompt_file import PromptContent
+    from flexrlhf.runtime.ray_cluster.processes import RayProcesses
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,11 +70,11 @@ def _is_one_device(config: RunConfig) -> bool:
     return all(is_one_device(stage.cluster) for _, stage in config.stage_configs())
 
 
-def _stage_plans(config: RunConfig) -> list[StagePlans]:
+def _stage_plans(config: RunConfig, *, advised: bool = True) -> list[StagePlans]:
     """Searches for the plans of every stage, on the machines that Ray has if it is asked for."""
     from flexrlhf.planning.search.stage_plans import stage_plans
 
-    return stage_plans(config, _joined(config))
+    return stage_plans(config, _joined(config), advised=advised)
 
 
 def _joined(config: RunConfig) -> Cluster | None:
@@ -96,10 +97,10 @@ def _cluster_of(config: RunConfig) -> Cluster:
 
 
 def _training_plans(config: RunConfig) -> list[Plan]:
-    """Returns the plan of every stage that is trained."""
+    """Returns the plan of every stage that is trained; a run does not wait for advice."""
     if _is_one_device(config):
         return this_machine_plans(config)
-    return [stage.ranked.best for stage in _stage_plans(config)]
+    return [stage.ranked.best for stage in _stage_plans(config, advised=False)]
 
 
 def train(
@@ -134,31 +135,45 @@ def train(
         )
     require_files(config)
     _require_packages("Training")
-    plans = [plan] if plan is not None else _training_plans(config)
-    cluster = None if _is_one_device(config) else _cluster_of(config)
-    for stage_plan in plans:
-        require_runnable(stage_plan, 1 if cluster is None else cluster.num_devices)
     from flexrlhf.runtime import environment, run_folder
     from flexrlhf.runtime.run_log import logged
 
-    folder = Path(run_dir) if run_dir else run_folder.default_folder(_name(config))
-    with run_folder.opened(folder, resume=resume), logged(folder):
-        config = run_folder.resumed_config(config, folder) if resume else config
-        threads = environment.set_threads(_threads(config, cluster))
-        from flexrlhf.learning.training import memory  # torch, which reads the threads only once
-        from flexrlhf.runtime import stages
+    cluster = None if _is_one_device(config) else _cluster_of(config)
+    with _processes(config, cluster) as processes:  # they start while the run is planned
+        plans = [plan] if plan is not None else _training_plans(config)
+        for stage_plan in plans:
+            require_runnable(stage_plan, 1 if cluster is None else cluster.num_devices)
+        folder = Path(run_dir) if run_dir else run_folder.default_folder(_name(config))
+        with run_folder.opened(folder, resume=resume), logged(folder):
+            config = run_folder.resumed_config(config, folder) if resume else config
+            threads = environment.set_threads(_threads(config, cluster))
+            from flexrlhf.learning.training import memory  # torch reads the threads only once
+            from flexrlhf.runtime import stages
 
-        memory.share_one_heap()
-        prepared = stages.prepare(with_threads(config, threads), plans, folder)
-        facts = environment.describe_environment(shlex.join(sys.argv))
-        try:
-            stages.run(prepared, facts, listener or stages.SilentListener(), cluster)
-        except BaseException:
-            with suppress(FlexError):  # why the run stopped says more
-                _write_report(folder)
-            raise
-        _write_report(folder)
-        return RunResult(folder, stages.metrics(prepared.stages[-1]), plans[-1])
+            memory.share_one_heap()
+            prepared = stages.prepare(with_threads(config, threads), plans, folder)
+            facts = environment.describe_environment(shlex.join(sys.argv))
+            heard = listener or stages.SilentListener()
+            try:
+                stages.run(prepared, facts, heard, cluster, processes)
+            except BaseException:
+                with suppress(FlexError):  # why the run stopped says more
+                    _write_report(folder)
+                raise
+            _write_report(folder)
+            return RunResult(folder, stages.metrics(prepared.stages[-1]), plans[-1])
+
+
+def _processes(
+    config: RunConfig, cluster: Cluster | None
+) -> AbstractContextManager[RayProcesses | None]:
+    """The processes of a run's workers."""
+    if cluster is None:
+        return nullcontext()
+    from flexrlhf.runtime.ray_cluster.processes import worker_processes
+
+    setting = next(stage.cluster for _, stage in config.stage_configs())
+    return worker_processes(setting, cluster, _threads(config, cluster))
 
 
 def train_with_progress(

@@ -6,7 +6,7 @@ import os
 import platform
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
@@ -23,6 +23,7 @@ from flexrlhf.runtime.installation import (
     supported_python,
 )
 from flexrlhf.runtime.machine import existing_folder, free_disk_bytes, gpus, has_nvidia_driver
+from flexrlhf.runtime.ray_cluster.authentication import MODE, token_source
 
 Status = Literal["ok", "warning", "error"]
 
@@ -64,6 +65,7 @@ def check_machine(run_folder: Path = Path("runs")) -> list[Finding]:
     findings = [check_python(platform.python_version())]
     findings.extend(check_packages(declared_packages()))
     findings.append(check_engines())
+    findings.append(check_ray(installed_version("ray"), os.environ))
     findings.append(check_cores(physical_cores(), os.environ.get("OMP_NUM_THREADS")))
     findings.append(check_memory())
     findings.append(check_disk("disk for runs", run_folder))
@@ -119,6 +121,24 @@ def check_engines() -> Finding:
         return Finding("engines", "ok", f"{', '.join(BUILT_ENGINES)}; {later}")
     detail = f"none, since torch or transformers is not installed; {later}"
     return Finding("engines", "warning", detail, f"To train or generate, run `{_INSTALL}`.")
+
+
+def check_ray(version: str | None, environment: Mapping[str, str]) -> Finding:
+    """Says whether runs of several workers are possible, and which token they show a cluster."""
+    if version is None:
+        advice = "To train on several devices, run `pip install 'flexrlhf[ray]'`."
+        return Finding("ray", "ok", "not installed; one device needs none", advice)
+    if environment.get(MODE, "token").lower() != "token":
+        detail = f"{version}; {MODE}={environment[MODE]}: whoever reaches a cluster can use it"
+        return Finding("ray", "warning", detail, f"Unset {MODE}; see docs/guides/ray.md.")
+    source = token_source(environment)
+    if source is None:
+        advice = (
+            "To join a cluster that has a token, put what `ray get-auth-token` prints on its head "
+            "into ~/.ray/auth_token; see docs/guides/ray.md."
+        )
+        return Finding("ray", "ok", f"{version}; no token for clusters of others", advice)
+    return Finding("ray", "ok", f"{version}; the token to join a cluster is that of {source}")
 
 
 def check_cores(cores: int, wish: str | None) -> Finding:

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
 
-from flexrlhf.config.cluster import RayCluster
 from flexrlhf.config.model import RoleModel
 from flexrlhf.config.resolution import settled, spec_of
 from flexrlhf.config.schema import RunConfig
@@ -26,7 +25,7 @@ from flexrlhf.learning.models.source import ModelSource
 from flexrlhf.learning.training.memory import held_bytes
 from flexrlhf.planning.cluster.cluster import Cluster
 from flexrlhf.planning.costs.profiled.profile import Profile
-from flexrlhf.planning.costs.profiled.setting import CORE, profile_of
+from flexrlhf.planning.costs.profiled.setting import profile_of
 from flexrlhf.planning.placement.plan import Plan
 from flexrlhf.planning.search.one_device import OneDevicePrediction
 from flexrlhf.runtime import thread_pool
@@ -128,6 +127,7 @@ def run(
     environment: Mapping[str, Any],
     listener: Listener,
     cluster: Cluster | None = None,
+    processes: RayProcesses | None = None,
 ) -> None:
     """Runs the stages to the end of the last, or goes on where they were interrupted.
 
@@ -136,6 +136,7 @@ def run(
         environment: what `environment.json` says.
         listener: hears how the run goes on.
         cluster: whose devices the plans mean, where workers run them; None for one device here.
+        processes: of the workers.
 
     Raises:
         ConfigError: the first stage cannot begin, or an iteration count cannot change any more.
@@ -145,16 +146,15 @@ def run(
     config = prepared.config
     plans = {stage.name: _written_plan(stage) or stage.plan for stage in prepared.stages}
     write_description(config, list(plans.values()), environment, prepared.folder)
-    with _processes(config, cluster) as processes:
-        for stage in prepared.stages:
-            remove_leftovers(stage.folder)
-            if _is_finished(stage):
-                logger.info("%s is finished", stage.name)
-                continue
-            launcher = _Launcher(prepared, cluster, processes)
-            config = _run_stage(
-                stage, launcher, config, plans=plans, environment=environment, listener=listener
-            )
+    launcher = _Launcher(prepared, cluster, processes)
+    for stage in prepared.stages:
+        remove_leftovers(stage.folder)
+        if _is_finished(stage):
+            logger.info("%s is finished", stage.name)
+            continue
+        config = _run_stage(
+            stage, launcher, config, plans=plans, environment=environment, listener=listener
+        )
 
 
 def _run_stage(
@@ -236,23 +236,6 @@ def _check_iterations(stages: Sequence[PreparedStage]) -> None:
             )
 
 
-@contextmanager
-def _processes(config: RunConfig, cluster: Cluster | None) -> Iterator[RayProcesses | None]:
-    """The processes of a run's workers, for all of its stages; none where one device runs it."""
-    if cluster is None or cluster.num_devices == 1:
-        yield None
-        return
-    from flexrlhf.runtime.ray_cluster.processes import RayProcesses
-
-    setting = next(stage.cluster for _, stage in config.stage_configs())
-    address = setting.ray if isinstance(setting, RayCluster) else None
-    processes = RayProcesses(address)
-    try:
-        yield processes
-    finally:
-        processes.close()
-
-
 @dataclass(frozen=True, slots=True)
 class _Launcher:
     """Launches the stages of a run, in this process or in workers."""
@@ -280,13 +263,13 @@ class _Launcher:
     def _in_workers(
         stage: PreparedStage, config: RunConfig, processes: RayProcesses, cluster: Cluster
     ) -> Launched:
+        from flexrlhf.runtime.ray_cluster.processes import kind_of
         from flexrlhf.runtime.ray_cluster.ray_launch import launch_on_ray
 
         used = cluster.subset(stage.plan.devices)
-        is_gpu = used.nodes[0].device.name != CORE
         processes.start(
             [len(node.devices) for node in used.nodes],
-            kind="GPU" if is_gpu else "CPU",
+            kind=kind_of(used),
             threads=settled(config.training.threads),
         )
         return launch_on_ray(config, stage.plan, stage.data, processes)

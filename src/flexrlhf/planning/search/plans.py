@@ -75,13 +75,17 @@ def _nothing_left(plans: Sequence[Plan]) -> PlanError:
     return PlanError(f"No placement fits.\n    {whys}", right, do)
 
 
-def ranked_plans(request: PlanRequest, choices: Choices = NO_CHOICES) -> RankedPlans:
+def ranked_plans(
+    request: PlanRequest, choices: Choices = NO_CHOICES, *, advised: bool = True
+) -> RankedPlans:
     """Returns the best plan of every strategy that was asked for, ranked and explained.
 
     Args:
         request: what is placed.
         choices: of the user. With `auto` every strategy that can be run here competes, with `all`
             the published systems too.
+        advised: also plan anew with another node and with twice the memory, which takes several
+            times as long.
 
     Raises:
         PlanError: the strategy is unknown, or what the user says cannot be had.
@@ -105,13 +109,17 @@ def ranked_plans(request: PlanRequest, choices: Choices = NO_CHOICES) -> RankedP
     late = [f for f in fitting if _is_late(request, f)]
     fitting = [f for f in fitting if f not in late]
     more: Mapping[str, float] = (
-        gains_of_another_node(request, choices, fitting[0]) if fitting else {}
+        gains_of_another_node(request, choices, fitting[0]) if fitting and advised else {}
     )
     bounds = [gains_of(request, f.best, f.wanted) for f in fitting]
     memory: MoreMemory | None = None
     if fitting:
         competing = [options for options in candidates if not isinstance(options, Refusal)]
-        memory = more_memory(search, request, competing, fitting[0])
+        memory = (
+            more_memory(search, request, competing, fitting[0])
+            if advised
+            else MoreMemory(gain=1.0, strategy=None, largest=None)
+        )
         bounds[0] = replace(bounds[0], memory=max(bounds[0].memory, memory.gain))
     plans = [
         *_ranked(fitting, bounds, _chosen_by(choices), more, memory),

@@ -77,7 +77,9 @@ class _Searched:
         return list(held_weights(self.request, plan, contents))
 
 
-def stage_plans(config: RunConfig, joined: Cluster | None = None) -> list[StagePlans]:
+def stage_plans(
+    config: RunConfig, joined: Cluster | None = None, *, advised: bool = True
+) -> list[StagePlans]:
     """Returns the ranked plans of each stage; a plain run is one.
 
     Each stage has its own search. Then the plan of each is chosen that makes the whole run
@@ -86,6 +88,7 @@ def stage_plans(config: RunConfig, joined: Cluster | None = None) -> list[StageP
     Args:
         config: of the run, resolved.
         joined: the machines of the Ray cluster that `cluster.ray` means.
+        advised: also say what another node or more memory would give, which takes longer.
 
     Raises:
         ConfigError: the cluster or a model cannot be found.
@@ -97,7 +100,7 @@ def stage_plans(config: RunConfig, joined: Cluster | None = None) -> list[StageP
         cluster = joined or _cluster(stage.cluster)
         request = request_from(stage, cluster, earlier, runnable=can_train(stage.cluster))
         earlier[name] = request
-        ranked = ranked_plans(request, choices_of(placement_of(stage)))
+        ranked = ranked_plans(request, choices_of(placement_of(stage)), advised=advised)
         searched.append(_Searched(name, stage, request, ranked))
     if len(searched) == 1 or not all(stage.plans for stage in searched):
         return [StagePlans(stage.name, stage.request, stage.ranked) for stage in searched]

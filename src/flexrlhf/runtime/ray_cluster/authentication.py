@@ -7,7 +7,6 @@ reads the token from RAY_AUTH_TOKEN, from the file that RAY_AUTH_TOKEN_PATH name
 
 from __future__ import annotations
 
-import os
 import secrets
 import sys
 from collections.abc import Mapping
@@ -62,8 +61,3 @@ def _token() -> str:
 def _mode() -> dict[str, str]:
     # Ray reads the mode at its import; afterwards it finds out by itself, if the mode is not set.
     return {} if "ray" in sys.modules else {MODE: "token"}
-
-
-def switched_off(environment: Mapping[str, str] = os.environ) -> bool:
-    """Says whether the user has switched tokens off."""
-    return environment.get(MODE, "token").lower() != "token"

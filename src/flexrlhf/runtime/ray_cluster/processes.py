@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Literal
 
+from flexrlhf.config.cluster import ClusterSetting, RayCluster
 from flexrlhf.core.errors import PlanError, WorkerLost
+from flexrlhf.planning.cluster.cluster import Cluster
+from flexrlhf.planning.costs.profiled.setting import CORE
 from flexrlhf.runtime.ray_cluster import session
 from flexrlhf.runtime.ray_cluster.device_host import DeviceHost
 from flexrlhf.runtime.ray_cluster.seats import Kind, seats
@@ -55,6 +59,7 @@ class RayProcesses:
         self._reserved: list[Any] = []
         self._started: list[HostProcess] = []
         self._early: Future[None] | None = None
+        self._is_closing = False
         self.members: list[HostProcess] = []
         """One per worker of the run, by rank."""
 
@@ -93,6 +98,7 @@ class RayProcesses:
 
     def close(self) -> None:
         """Ends the processes and leaves the cluster."""
+        self._is_closing = True
         if self._early is not None:
             wait([self._early], _SETTLE_S + _RESERVE_S + _START_S)
         try:
@@ -183,7 +189,9 @@ class RayProcesses:
         from ray.exceptions import RayError
 
         ready = [_on(handle, "process_id", "control") for handle in handles]
-        _, waiting = ray.wait(ready, num_returns=len(ready), timeout=_START_S)
+        waiting, until_s = ready, time.monotonic() + _START_S
+        while waiting and not self._is_closing and time.monotonic() < until_s:
+            _, waiting = ray.wait(ready, num_returns=len(ready), timeout=_LOOK_S)
         try:
             if not waiting:
                 return list(ray.get(ready))
@@ -217,3 +225,39 @@ class RayProcesses:
 def _on(handle: Any, method: str, group: str) -> Any:
     """Calls a method that takes nothing, in a thread group of the process."""
     return getattr(handle, method).options(concurrency_group=group).remote()
+
+
+@contextmanager
+def worker_processes(
+    setting: ClusterSetting, cluster: Cluster | None, threads: int | Literal["auto"]
+) -> Iterator[RayProcesses | None]:
+    """The processes of a run's workers until the block ends; none where one device runs it.
+
+    On this machine they begin to start at once, while the run is planned and its rows are read.
+
+    Args:
+        setting: `cluster` of the config.
+        cluster: the machines; None for one device here.
+        threads: that each worker computes with.
+
+    Raises:
+        EngineMissing: Ray is not installed.
+    """
+    if cluster is None or cluster.num_devices == 1:
+        yield None
+        return
+    address = setting.ray if isinstance(setting, RayCluster) else None
+    processes = RayProcesses(address)
+    try:
+        if address is None:
+            groups = [len(node.devices) for node in cluster.nodes]
+            count = 1 if threads == "auto" else threads
+            processes.start_early(groups, kind=kind_of(cluster), threads=count)
+        yield processes
+    finally:
+        processes.close()
+
+
+def kind_of(cluster: Cluster) -> Kind:
+    """Returns what a worker of a cluster occupies."""
+    return "CPU" if cluster.nodes[0].device.name == CORE else "GPU"

@@ -15,6 +15,8 @@ from flexrlhf.core.machine import logical_cpus
 from flexrlhf.core.plugins import require_package
 from flexrlhf.runtime.ray_cluster.authentication import known_token, own_token
 
+logger = logging.getLogger(__name__)
+
 _OBJECT_STORE_BYTES: Final = 100_000_000
 """Ray's store carries only task names and small numbers."""
 _QUIET: Final[Mapping[str, str]] = {
@@ -127,12 +129,20 @@ _SETTINGS: Final[Mapping[str, Any]] = {
 }
 
 
+class _IntoOurLog(logging.Handler):
+    """Keeps what Ray says of itself off the terminal: it is in the log of the run."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        logger.info("Ray: %s", record.getMessage())
+
+
 def _ray() -> Any:
     import ray
 
-    # It tells how to switch tokens off, which we say in our own guide.
-    authentication = logging.getLogger("ray._private.authentication.authentication_token_setup")
-    authentication.setLevel(logging.ERROR)
+    ray_logger = logging.getLogger("ray")
+    if not any(isinstance(handler, _IntoOurLog) for handler in ray_logger.handlers):
+        ray_logger.addHandler(_IntoOurLog(logging.WARNING))
+        ray_logger.propagate = False
     return ray
 
 
