@@ -59,6 +59,7 @@ class RayProcesses:
         self._reserved: list[Any] = []
         self._started: list[HostProcess] = []
         self._early: Future[None] | None = None
+        self._starter: ThreadPoolExecutor | None = None
         self._is_closing = False
         self.members: list[HostProcess] = []
         """One per worker of the run, by rank."""
@@ -70,9 +71,9 @@ class RayProcesses:
 
     def start_early(self, groups: Sequence[int], *, kind: Kind = "CPU", threads: int = 1) -> None:
         """Begins to start processes beside whatever else goes on; `start` then waits for them."""
-        executor = ThreadPoolExecutor(1, "starts processes")
-        self._early = executor.submit(self._start, groups, kind, threads)
-        executor.shutdown(wait=False)
+        # Ray's processes end with the thread that started them, so it stays until `close`.
+        self._starter = ThreadPoolExecutor(1, "starts processes")
+        self._early = self._starter.submit(self._start, groups, kind, threads)
 
     def start(self, groups: Sequence[int], *, kind: Kind = "CPU", threads: int = 1) -> None:
         """Sees to it that there is a process for every worker; those that are there stay.
@@ -105,6 +106,8 @@ class RayProcesses:
             self._release()
         finally:
             session.leave()
+            if self._starter is not None:
+                self._starter.shutdown(wait=False)
 
     def _are_started(self, groups: Sequence[int], kind: Kind) -> bool:
         if not self._started or kind != self._kind:

@@ -141,7 +141,7 @@ def _ray() -> Any:
 
     ray_logger = logging.getLogger("ray")
     if not any(isinstance(handler, _IntoOurLog) for handler in ray_logger.handlers):
-        ray_logger.addHandler(_IntoOurLog(logging.WARNING))
+        ray_logger.handlers[:] = [_IntoOurLog(logging.WARNING)]  # in place of the terminal
         ray_logger.propagate = False
     return ray
 
