@@ -9,7 +9,7 @@ PIP_OPTIONS ?=
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt $(PIP_OPTIONS)
 WHEELS := .cache/wheels
 
-.PHONY: demo demo-seeds smollm2 test check equivalence accuracy paper planner-study own-runs chaos lint types contracts docs clean
+.PHONY: demo demo-seeds smollm2 test check equivalence accuracy paper planner-study own-runs placements chaos lint types contracts docs clean
 
 $(VENV)/.train: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -72,6 +72,10 @@ planner-study: $(VENV)/.train
 
 own-runs: $(WHEELS)/.smollm2
 	$(BIN)/python benchmarks/accuracy/own_runs.py --wheels $(WHEELS)
+
+# Trains under many placements on four processes, so nothing else should run.
+placements: $(VENV)/.dev
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/accuracy/placements.py
 
 docs: $(VENV)/.dev
 	$(BIN)/python -m flexrlhf.config.reference

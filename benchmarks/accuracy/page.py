@@ -12,6 +12,7 @@ from fit import FITTED, MOST
 from left_out import Judged, by_class
 from misses import missed
 from paper_tables import Compared, Ordering, orderings, quotients
+from placements_page import placement_goals, placement_results, placement_section
 
 from flexrlhf.planning.costs.classes import CLASSES
 
@@ -43,6 +44,7 @@ def goals(judged: Sequence[Judged]) -> list[Goal]:
         *_table_goals(judged),
         _share_goal(judged),
         _memory_goal(judged),
+        *_placement_goals(),
     ]
 
 
@@ -75,6 +77,7 @@ def markdown(judged: Sequence[Judged]) -> str:
         ),
         "",
         *missed(judged),
+        *_placements(),
         *_one_model(judged),
         *_classes(judged),
         *_tables(judged),
@@ -110,6 +113,16 @@ def document(judged: Sequence[Judged], facts: dict[str, Any]) -> dict[str, Any]:
             for j in judged
         ],
     }
+
+
+def _placement_goals() -> list[Goal]:
+    results = placement_results()
+    return [] if results is None else [Goal(*goal) for goal in placement_goals(results)]
+
+
+def _placements() -> list[str]:
+    results = placement_results()
+    return [] if results is None else placement_section(results)
 
 
 def _grid_goal(grid: Sequence[Judged]) -> Goal:

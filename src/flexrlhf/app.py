@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from flexrlhf.config.cluster import ProfiledMachine, RayCluster, is_one_device
+from flexrlhf.config.cluster import RayCluster, is_one_device
 from flexrlhf.config.files import require_files
 from flexrlhf.config.loading import dump_config, load_config, request_of
 from flexrlhf.config.resolution import resolve, with_threads
@@ -89,11 +89,10 @@ def _joined(config: RunConfig) -> Cluster | None:
 
 def _cluster_of(config: RunConfig) -> Cluster:
     """Returns the machines that a run of workers is trained on."""
-    from flexrlhf.planning.cluster.setting import requested_cluster
+    from flexrlhf.planning.search.stage_plans import cluster_of
 
     setting = next(stage.cluster for _, stage in config.stage_configs())
-    assert not isinstance(setting, ProfiledMachine), "one device has no workers"
-    return _joined(config) or requested_cluster(setting)
+    return _joined(config) or cluster_of(setting)
 
 
 def _training_plans(config: RunConfig) -> list[Plan]:

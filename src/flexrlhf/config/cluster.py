@@ -112,6 +112,10 @@ class ProfiledMachine(Section):
 
     profile: Text
     """The file that `flexrlhf profile` wrote: plans reckon with what it measured."""
+    workers: DeviceCount | None = None
+    """Processes with a core each, or a part of one; null: one process with all cores."""
+    nodes: NodeCount = 1
+    """Equal groups of workers that count as machines of their own."""
 
 
 class WorkersHere(Section):
@@ -159,9 +163,11 @@ ClusterSetting = str | ClusterDescription | ProfiledMachine | RayCluster | Worke
 
 def is_one_device(setting: ClusterSetting) -> bool:
     """Says whether `cluster` means one device of the machine that reads it."""
-    return setting == "auto" or isinstance(setting, ProfiledMachine)
+    if isinstance(setting, ProfiledMachine):
+        return setting.workers is None
+    return setting == "auto"
 
 
 def can_train(setting: ClusterSetting) -> bool:
     """Says whether runs can be trained on what `cluster` means; anything can be planned for."""
-    return is_one_device(setting) or isinstance(setting, RayCluster | WorkersHere)
+    return setting == "auto" or isinstance(setting, ProfiledMachine | RayCluster | WorkersHere)

@@ -17,6 +17,7 @@ from flexrlhf.planning.search.pass_sizes import best_pass, most_at_once
 from flexrlhf.planning.search.request import PlanRequest
 from flexrlhf.planning.simulation.simulation import Simulation
 from flexrlhf.planning.simulation.simulator import simulate
+from flexrlhf.planning.workflow.binding import Durations
 from flexrlhf.planning.workflow.graph import Graph
 from flexrlhf.planning.workflow.iteration import iteration_graph
 from flexrlhf.planning.workflow.plan_durations import PlanDurations
@@ -112,22 +113,45 @@ def run(
     """
     plan = prepared.plan
     shape = iteration_shape(request, plan)
+    workers = request.workers
+    if workers is not None:
+        shape = workers.shape_of(request.spec, plan, shape)
+        graph_of = None  # which is of other pieces
     graphs = graph_of or graph_source(request, plan, shape)
-    durations = PlanDurations(
+    simulation = simulate(
+        graphs,
+        _durations(request, prepared, graphs(0), shape),
+        num_in_flight=shape.num_in_flight,
+        sync_every=shape.sync_every,
+        slowdown=None if workers is None else workers.costs.slowdown,
+    )
+    predicted = _prediction(request, plan, prepared.roles, prepared.memory, simulation)
+    return Evaluation(replace(plan, predicted=predicted), prepared.fit, simulation)
+
+
+def _durations(
+    request: PlanRequest, prepared: Prepared, graph: Graph, shape: IterationShape
+) -> Durations:
+    by_constants = PlanDurations(
         request.cluster,
         prepared.roles,
-        graph=graphs(0),
+        graph=graph,
         shape=shape,
         workload=request.workload,
         memory=prepared.memory,
         calibration=request.calibration,
         concurrent=prepared.concurrent,
     )
-    simulation = simulate(
-        graphs, durations, num_in_flight=shape.num_in_flight, sync_every=shape.sync_every
+    if request.workers is None:
+        return by_constants
+    return request.workers.durations(
+        request.spec,
+        prepared.plan,
+        prepared.roles,
+        graph=graph,
+        shape=shape,
+        peak_bytes=by_constants.peak_bytes,
     )
-    predicted = _prediction(request, plan, prepared.roles, prepared.memory, simulation)
-    return Evaluation(replace(plan, predicted=predicted), prepared.fit, simulation)
 
 
 def graph_source(request: PlanRequest, plan: Plan, shape: IterationShape) -> Callable[[int], Graph]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
 from math import prod
@@ -121,6 +121,11 @@ class Field:
     def roles(self) -> tuple[Role, ...]:
         """Every role that has a place."""
         return tuple(self._options)
+
+    @property
+    def options(self) -> Mapping[Role, Sequence[Option]]:
+        """Every way to split each role."""
+        return self._options
 
     @property
     def num_combinations(self) -> int:

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import Final
 
-from flexrlhf.config.resolution import batch_sizes, settled, spec_of
+from flexrlhf.config.resolution import batch_sizes, spec_of
 from flexrlhf.config.schema import RunConfig
 from flexrlhf.core.names import Role, Stage
 from flexrlhf.planning.costs.held_model import HeldModel
@@ -21,15 +20,13 @@ from flexrlhf.planning.costs.profiled.work import RunWork
 from flexrlhf.planning.placement.plan import Plan
 from flexrlhf.planning.placement.prediction import Prediction
 from flexrlhf.planning.search.request import PlanRequest
+from flexrlhf.planning.search.run_work import CPU_TOKENS, rows_per_item, run_work
 from flexrlhf.planning.simulation.simulation import Simulation
 from flexrlhf.planning.simulation.simulator import simulate
 from flexrlhf.planning.workflow.graph import Graph
 from flexrlhf.planning.workflow.iteration import iteration_graph
 from flexrlhf.planning.workflow.profiled_durations import ProfiledDurations
 from flexrlhf.planning.workflow.shape import IterationShape
-
-CPU_TOKENS: Final = 2048
-"""Tokens of a micro-batch that a trial step on a CPU does not exceed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +61,7 @@ def predict_one_device(
     if config.training.precision != profile.costs.dtype or config.rollout.engine != "native":
         return None
     spec = spec_of(config)
-    work = _work(config, sequences)
+    work = run_work(config, sequences, _limit(config, sequences))
     shape = shape or _shape(config, work)
 
     @cache
@@ -95,25 +92,8 @@ def expected_sequences(config: RunConfig, request: PlanRequest) -> tuple[Sequenc
     items, workload = batch_sizes(config).samples_per_iteration, request.workload
     if spec_of(config).generates:
         return tuple(likely_sequences(items, workload.prompt, workload.response))
-    rows = _rows_per_item(config)
+    rows = rows_per_item(config)
     return (SequenceLength(0.0, float(rows * config.data.max_tokens)),) * items
-
-
-def _work(config: RunConfig, sequences: Sequence[SequenceLength]) -> RunWork:
-    generates = spec_of(config).generates
-    return RunWork(
-        sequences=tuple(sequences),
-        limit=_limit(config, sequences),
-        samples_per_prompt=config.rollout.samples_per_prompt if generates else 1,
-        rows_per_item=_rows_per_item(config),
-        max_sequences=settled(config.rollout.max_sequences) if generates else None,
-        most_new_tokens=config.rollout.max_new_tokens if generates else 0,
-        generated=spec_of(config).generated_groups,
-    )
-
-
-def _rows_per_item(config: RunConfig) -> int:
-    return 2 if spec_of(config).data == "preferences" else 1
 
 
 def _limit(config: RunConfig, sequences: Sequence[SequenceLength]) -> PassLimit:

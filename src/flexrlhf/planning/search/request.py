@@ -13,6 +13,7 @@ from flexrlhf.planning.costs.calibration import DEFAULT, Calibration
 from flexrlhf.planning.costs.held_model import HeldModel
 from flexrlhf.planning.costs.memory import Engine
 from flexrlhf.planning.costs.workload import Workload
+from flexrlhf.planning.search.worker_run import WorkerRun
 
 Objective = Literal["throughput", "cost"]
 
@@ -41,6 +42,8 @@ class PlanRequest:
     max_p99_iteration_s: float | None = None
     runnable: bool = False
     """Only what workers can run is looked at; else plans may be for export only."""
+    workers: WorkerRun | None = None
+    """What a profile of the machine says; None: times come from `calibration`."""
 
     def model_of(self, role: Role) -> HeldModel | None:
         """Returns the model of a role; a shadow holds its original's, without training it."""

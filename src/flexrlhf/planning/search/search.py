@@ -6,13 +6,14 @@ import heapq
 import math
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count, product
 from typing import Final
 
 from flexrlhf.core.names import StrategyName
 from flexrlhf.planning.placement.arrangement import Arrangement
 from flexrlhf.planning.placement.plan import Plan, SearchSummary
+from flexrlhf.planning.search.by_profile import ProfiledClimb
 from flexrlhf.planning.search.combinations import Combination
 from flexrlhf.planning.search.evaluation import (
     Evaluation,
@@ -55,7 +56,8 @@ class Search:
     """
 
     def __init__(self, request: PlanRequest, *, exhaustive: bool = False) -> None:
-        self._request = request
+        self._profiled = request if request.workers is not None else None
+        self._request = request = replace(request, workers=None)
         self._exhaustive = exhaustive
         self._known = Known()
         self._limit = math.inf
@@ -94,7 +96,7 @@ class Search:
             arrangements: of one strategy.
             limit: a score; what cannot be below it need not be found.
         """
-        self._limit = limit
+        self._limit = limit if self._profiled is None else math.inf
         best: Found | None = None
         for field in self._fields(arrangements):
             for wanted, evaluation in self._candidates(field, self._limit):
@@ -102,7 +104,13 @@ class Search:
                     arrangement = field.arrangement
                     best = Found(arrangement.strategy, arrangement, evaluation, wanted)
                     self._limit = self.score(evaluation)
-        return best
+        if best is None or self._profiled is None:
+            return best
+        fields = [self._field(a, cuts) for a in arrangements for cuts in self._cuts(a)]
+        climb = ProfiledClimb(self._profiled, self.score)
+        wanted, arrangement, evaluation = climb.best_of(fields, best.wanted, best.arrangement)
+        self._num_simulated += climb.num_simulated
+        return Found(best.strategy, arrangement, evaluation, wanted)
 
     def _fields(self, arrangements: Sequence[Arrangement]) -> Iterator[Field]:
         """Every arrangement with all its cuts, by the score that it cannot beat.

@@ -16,6 +16,7 @@ from flexrlhf.planning.costs.profiled.profile import load_profile
 from flexrlhf.planning.placement.choices import choices_of
 from flexrlhf.planning.placement.plan import Plan
 from flexrlhf.planning.search.from_config import request_from
+from flexrlhf.planning.search.one_device import expected_sequences
 from flexrlhf.planning.search.plans import RankedPlans, ranked_plans
 from flexrlhf.planning.search.request import PlanRequest
 from flexrlhf.planning.search.switching import (
@@ -24,6 +25,7 @@ from flexrlhf.planning.search.switching import (
     held_weights,
     switch_s,
 )
+from flexrlhf.planning.search.worker_run import worker_run
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,8 +99,9 @@ def stage_plans(
     searched: list[_Searched] = []
     earlier: dict[str, PlanRequest] = {}
     for name, stage in config.stage_configs():
-        cluster = joined or _cluster(stage.cluster)
+        cluster = joined or cluster_of(stage.cluster)
         request = request_from(stage, cluster, earlier, runnable=can_train(stage.cluster))
+        request = with_profile(stage, request)
         earlier[name] = request
         ranked = ranked_plans(request, choices_of(placement_of(stage)), advised=advised)
         searched.append(_Searched(name, stage, request, ranked))
@@ -107,10 +110,35 @@ def stage_plans(
     return _chosen_together(searched)
 
 
-def _cluster(setting: ClusterSetting) -> Cluster:
-    if isinstance(setting, ProfiledMachine):
-        return load_profile(setting.profile).cluster
-    return requested_cluster(setting)
+def cluster_of(setting: ClusterSetting) -> Cluster:
+    """Returns the machines that `cluster` means, a Ray cluster that is there already excepted.
+
+    Raises:
+        ConfigError: a file cannot be read, or does not say what is needed.
+    """
+    if not isinstance(setting, ProfiledMachine):
+        return requested_cluster(setting)
+    profile = load_profile(setting.profile)
+    if setting.workers is None:
+        return profile.cluster
+    return profile.workers_cluster(setting.workers, setting.nodes)
+
+
+def with_profile(config: RunConfig, request: PlanRequest) -> PlanRequest:
+    """Returns the request with what a profile says of several processes, where the config has one.
+
+    Args:
+        config: one stage, resolved.
+        request: of the same stage.
+    """
+    setting = config.cluster
+    if not isinstance(setting, ProfiledMachine) or setting.workers is None:
+        return request
+    costs = load_profile(setting.profile).workers
+    if costs is None:
+        return request
+    sequences = expected_sequences(config, request)
+    return replace(request, workers=worker_run(config, costs, sequences))
 
 
 def _chosen_together(stages: Sequence[_Searched]) -> list[StagePlans]:

@@ -8,6 +8,7 @@ from typing import Final
 
 from flexrlhf.planning.simulation.activity import Activity
 from flexrlhf.planning.simulation.event_heap import TASK, TRANSFER, EventHeap
+from flexrlhf.planning.simulation.shared_cores import SharedCores
 from flexrlhf.planning.simulation.shared_links import SharedLinks
 from flexrlhf.planning.simulation.simulation import Finish, Simulation
 from flexrlhf.planning.simulation.steady_state import Running, StateHistory, Window, mean_window
@@ -38,13 +39,16 @@ def simulate(
     iterations: int | None = None,
     start_iteration: int = 0,
     scheduler: Scheduler | None = None,
+    slowdown: Callable[[int], float] | None = None,
 ) -> Simulation:
     """Returns when everything starts and ends if it takes as long as `durations` say.
 
     A task occupies its group from start to end. A transfer occupies its links until everything is
     sent, at a max-min fair rate that changes whenever another one starts or ends there; the last of
-    it arrives its latency later. The next iteration is submitted at the moment at which one
-    finishes. At equal times transfers end before tasks, and then what was started first ends first.
+    it arrives its latency later. With `slowdown` tasks of different groups hold each other up while
+    they run at one time, as processes that share cores do. The next iteration is submitted at the
+    moment at which one finishes. At equal times transfers end before tasks, and then what was
+    started first ends first.
 
     Without `iterations` the run is watched until it repeats, and what goes on then is cut off: a
     synchronous run for one iteration, a pipelined one until an iteration finishes in a state in
@@ -61,6 +65,8 @@ def simulate(
         iterations: how many the run has, all of which are carried out to the end.
         start_iteration: the number of the first.
         scheduler: a new one that begins with `start_iteration`; made here unless given.
+        slowdown: of work on so many devices at one time, in the measure of `durations`, which
+            count the devices of a task's own group already; none unless given.
 
     Raises:
         ValueError: a duration is negative or not finite, a transfer names an unknown link, or there
@@ -70,7 +76,8 @@ def simulate(
         raise ValueError(
             f"iterations = {iterations} and num_in_flight = {num_in_flight}; each is at least 1."
         )
-    run = _Run(graph_of, durations, scheduler or Scheduler(start_iteration), start_iteration)
+    scheduler = scheduler or Scheduler(start_iteration)
+    run = _Run(graph_of, durations, scheduler, start_iteration, slowdown)
     if iterations is None:
         history = StateHistory(start_iteration, sync_every)
         window = run.watch(num_in_flight, history, MOST_ITERATIONS)
@@ -105,6 +112,7 @@ class _Run:
         durations: Durations,
         scheduler: Scheduler,
         start_iteration: int,
+        slowdown: Callable[[int], float] | None = None,
     ) -> None:
         self.graphs: list[Graph] = []
         self.finishes: list[Finish] = []
@@ -114,6 +122,7 @@ class _Run:
         self._scheduler = scheduler
         self._start_iteration = start_iteration
         self._heap = EventHeap()
+        self._cores = None if slowdown is None else SharedCores(slowdown)
         self._now_s = 0.0
         self._cause: int | None = None
         self._items: list[Task | Transfer] = []
@@ -194,6 +203,8 @@ class _Run:
                 return
         self._ends_s[number] = self._now_s
         self._cause = number
+        if self._cores is not None and isinstance(item, Task):
+            self._reschedule(self._cores.end(number, self._now_s), TASK)
         finished = TaskFinished if isinstance(item, Task) else TransferFinished
         self._handle(finished(item.name, item.iteration))
 
@@ -214,7 +225,15 @@ class _Run:
         if not (time.compute_s >= 0 and time.communication_s >= 0 and total_s < math.inf):
             raise ValueError(f"{task.name!r} takes {time.compute_s} + {time.communication_s} s.")
         number = self._start(task, time)
-        self._heap.schedule(number, self._now_s + total_s, TASK)
+        if self._cores is None:
+            self._heap.schedule(number, self._now_s + total_s, TASK)
+            return
+        devices = self._num_devices(task)
+        self._reschedule(self._cores.start(number, devices, total_s, self._now_s), TASK)
+
+    def _num_devices(self, task: Task) -> int:
+        groups = self.graphs[0].groups
+        return next(len(group.devices) for group in groups if group.name == task.group)
 
     def _start_transfer(self, transfer: Transfer) -> None:
         time = self._durations.transfer_time(transfer)
@@ -237,6 +256,6 @@ class _Run:
         self._started[item.iteration].append(item.name)
         return len(self._items) - 1
 
-    def _reschedule(self, ends_s: dict[int, float]) -> None:
+    def _reschedule(self, ends_s: dict[int, float], kind: int = TRANSFER) -> None:
         for number, end_s in ends_s.items():
-            self._heap.schedule(number, end_s, TRANSFER)
+            self._heap.schedule(number, end_s, kind)

@@ -70,7 +70,7 @@ class PlanDurations:
         key = (f"{task.operation}/{task.group}", task.role)
         if key not in self._times:
             seconds = self._seconds(task)
-            peak = self._peak_bytes(task)
+            peak = self.peak_bytes(task)
             compute_s = seconds.compute_s + self._calibration.task_s
             self._times[key] = TaskTime(compute_s, seconds.communication_s, peak)
         return self._times[key]
@@ -91,8 +91,8 @@ class PlanDurations:
             concurrent=self._concurrent,
         )
 
-    def _peak_bytes(self, task: Task) -> int:
-        """Of the fullest device of the group while the task's role is at work."""
+    def peak_bytes(self, task: Task) -> int:
+        """Returns the bytes of the fullest device of the group while the task's role is at work."""
         stage = "score" if task.stage == "advantage" else task.stage
         roles = self._groups[task.group].roles
         needs = [

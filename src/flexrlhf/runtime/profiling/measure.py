@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
+from importlib.util import find_spec
 from typing import Any
 
 import torch
@@ -13,8 +14,10 @@ from flexrlhf.core.machine import memory
 from flexrlhf.learning.training.memory import free_bytes, share_one_heap
 from flexrlhf.planning.costs.profiled.constants import MemoryConstants, ProfiledCosts
 from flexrlhf.planning.costs.profiled.profile import Profile
+from flexrlhf.planning.costs.profiled.worker_costs import WorkerCosts
 from flexrlhf.runtime.machine import gpus, processor_name
-from flexrlhf.runtime.profiling import held_memory, host_costs, smallest_run, speeds
+from flexrlhf.runtime.profiling import held_memory, smallest_run
+from flexrlhf.runtime.profiling.device_costs import device_costs
 
 _SOFTWARE = ("torch", "transformers")
 
@@ -33,6 +36,7 @@ def measure(environment: Mapping[str, Any], threads: int, say: Callable[[str], N
     share_one_heap()
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     costs = _costs(device, threads, say)
+    workers = _workers(device, costs, say)
     packages = environment.get("packages", {})
     made = {
         "at": f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC",
@@ -44,41 +48,30 @@ def measure(environment: Mapping[str, Any], threads: int, say: Callable[[str], N
         "flexrlhf": environment.get("commit", environment.get("flexrlhf")),
         **{name: packages[name] for name in _SOFTWARE if name in packages},
     }
-    return Profile(_device_name(device), threads, _memory_bytes(device), costs, made)
+    return Profile(_device_name(device), threads, _memory_bytes(device), costs, made, workers)
 
 
 def _costs(device: torch.device, threads: int, say: Callable[[str], None]) -> ProfiledCosts:
     say("memory: a run of four tiny models, then what the allocator takes")
-    process_bytes = smallest_run.process_bytes(threads)
-    overhead = held_memory.allocator_overhead(device)
-    copies = held_memory.logit_copies(device)
-    say("the host's part: passes, layers, sequences, tasks")
-    score = host_costs.pass_cost(host_costs.scoring, device)
-    train = host_costs.pass_cost(host_costs.training, device)
-    decode = host_costs.decode_cost(device)
-    answer_s, barrier_s = host_costs.answer_s(device), host_costs.barrier_s()
-    task_s, update = host_costs.task_s(), host_costs.update_cost(device)
-    say("the speed of layers, of few rows, of logits, of memory")
-    return ProfiledCosts(
-        dtype="float32",
-        task_s=task_s,
-        answer_s=answer_s,
-        barrier_s=barrier_s,
-        score=score,
-        train=train,
-        decode=decode,
-        widths=tuple(speeds.width_speed(w, score, train, device) for w in speeds.WIDTHS),
-        rows=speeds.row_speeds(device),
-        logits=speeds.logit_cost(device),
-        update=update,
-        memory=MemoryConstants(
-            speeds.read_bandwidth(device),
-            host_costs.cache_bandwidth(device),
-            process_bytes,
-            overhead,
-            copies,
-        ),
+    memory_constants = MemoryConstants(
+        read_bandwidth=0.0,
+        cache_bandwidth=0.0,
+        process_bytes=smallest_run.process_bytes(threads),
+        overhead=held_memory.allocator_overhead(device),
+        logit_copies=held_memory.logit_copies(device),
     )
+    return device_costs(device, memory_constants, say)
+
+
+def _workers(
+    device: torch.device, costs: ProfiledCosts, say: Callable[[str], None]
+) -> WorkerCosts | None:
+    """Measures several processes where they would share the CPU, and Ray can start them."""
+    if device.type != "cpu" or find_spec("ray") is None:
+        return None
+    from flexrlhf.runtime.profiling.worker_measure import worker_costs
+
+    return worker_costs(costs.memory, say)
 
 
 def _device_name(device: torch.device) -> str:

@@ -81,7 +81,7 @@ def samples(count: int, longest: int) -> list[Sample]:
 def trainer(model: nn.Module) -> RoleTrainer:
     """Returns what trains a model as GRPO and PPO train their actor."""
     settings = OptimizerSettings(learning_rate=0.0, total_steps=1)
-    return RoleTrainer("actor", OneDeviceBackend(model, settings), _OBJECTIVE)
+    return RoleTrainer("actor", OneDeviceBackend(model, settings), OBJECTIVE)
 
 
 def counts(count: int) -> GlobalCounts:
@@ -89,7 +89,7 @@ def counts(count: int) -> GlobalCounts:
     return GlobalCounts(num_tokens=count, num_sequences=count, max_tokens=1)
 
 
-_OBJECTIVE: Final = PolicyObjective(
+OBJECTIVE: Final = PolicyObjective(
     clip_low=0.2,
     clip_high=0.2,
     dual_clip=None,

@@ -41,6 +41,30 @@ _TABLES: Final[Mapping[str, Mapping[str, Range]]] = {
 }
 """Lists of rows that ascend in their first column."""
 _SECTIONS: Final = ("form", "made", "machine", *_NUMBERS, *_TABLES)
+_BYTE: Final[Range] = (0.0, 1e-3)
+_WORKER_NUMBERS: Final[Mapping[str, Mapping[str, Range]]] = {
+    "parcels_s": {"request": _SECONDS, "byte": _BYTE, "sample": _SECONDS},
+    "weights_s": {"pull": _SECONDS, "tensor": _SECONDS, "byte": _BYTE, "install_byte": _BYTE},
+}
+_COUNT: Final[Range] = (1, 1e6)
+_WORKER_TABLES: Final[Mapping[str, Mapping[str, Range]]] = {
+    "slowdowns": {"processes": _COUNT, "slowdown": (0.5, 1e4)},
+    "groups": {
+        "ranks": _COUNT,
+        "message_s": _SECONDS,
+        "step_s": _SECONDS,
+        "sum_byte_s": _BYTE,
+        "share_byte_s": _BYTE,
+        **{
+            f"{work}_{part}": limits
+            for work in ("gathers", "trains", "reduces")
+            for part, limits in (("layer_s", _SECONDS), ("byte_s", _BYTE))
+        },
+    },
+    "round_trips": {"workers": _COUNT, "seconds": _SECONDS},
+}
+_WORKER_SECTIONS: Final = ("cores", "one_thread", *_WORKER_NUMBERS, *_WORKER_TABLES)
+"""Of `workers`, which a profile has where several processes were measured."""
 
 
 def check_profile(document: Any, source: str) -> None:
@@ -69,16 +93,44 @@ def _problems(document: Any) -> Iterator[Problem]:
     if content.get("form") != FORM:
         yield mistake("form", content.get("form"), "another form of the file.", f"Right: {FORM}.")
         return
-    yield from _key_problems("", content, _SECTIONS)
+    yield from _key_problems("", content, _SECTIONS, optional=("workers",))
     yield from _machine_problems(content.get("machine"))
     if not isinstance(content.get("made", {}), dict):
         yield absence("made", "not a mapping.", "Right: when, by what command, with what software.")
-    for section, ranges in _NUMBERS.items():
+    yield from _section_problems("", content, _NUMBERS, _TABLES)
+    if "workers" in content:
+        yield from _worker_problems(content["workers"])
+
+
+def _worker_problems(workers: Any) -> Iterator[Problem]:
+    if not isinstance(workers, dict):
+        yield absence("workers", "not a mapping.", f"Right: {', '.join(_WORKER_SECTIONS)}.")
+        return
+    values = cast("dict[str, Any]", workers)
+    yield from _key_problems("workers.", values, _WORKER_SECTIONS)
+    yield from _range_problem("workers.cores", values.get("cores", 1), (1, 1024))
+    yield from _section_problems("workers.", values, _WORKER_NUMBERS, _WORKER_TABLES)
+    own = values.get("one_thread", {})
+    if not isinstance(own, dict):
+        yield absence("workers.one_thread", "not a mapping.")
+    elif own:
+        inner = cast("dict[str, Any]", own)
+        yield from _key_problems("workers.one_thread.", inner, (*_NUMBERS, *_TABLES))
+        yield from _section_problems("workers.one_thread.", inner, _NUMBERS, _TABLES)
+
+
+def _section_problems(
+    prefix: str,
+    content: Mapping[str, Any],
+    sections: Mapping[str, Mapping[str, Range]],
+    tables: Mapping[str, Mapping[str, Range]],
+) -> Iterator[Problem]:
+    for section, ranges in sections.items():
         if section in content:
-            yield from _number_problems(section, content[section], ranges)
-    for table, ranges in _TABLES.items():
+            yield from _number_problems(f"{prefix}{section}", content[section], ranges)
+    for table, ranges in tables.items():
         if table in content:
-            yield from _table_problems(table, content[table], ranges)
+            yield from _table_problems(f"{prefix}{table}", content[table], ranges)
 
 
 def _machine_problems(machine: Any) -> Iterator[Problem]:
@@ -128,10 +180,14 @@ def _table_problems(table: str, rows: Any, ranges: Mapping[str, Range]) -> Itera
 
 
 def _key_problems(
-    prefix: str, values: Mapping[str, Any], known: tuple[str, ...]
+    prefix: str,
+    values: Mapping[str, Any],
+    known: tuple[str, ...],
+    *,
+    optional: tuple[str, ...] = (),
 ) -> Iterator[Problem]:
     for key in values:
-        if key not in known:
+        if key not in (*known, *optional):
             right = nearest(str(key), known) or f"Known here: {', '.join(known)}."
             yield absence(f"{prefix}{key}", "unknown key.", right)
     for key in known:

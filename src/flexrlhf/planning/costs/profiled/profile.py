@@ -8,20 +8,17 @@ from pathlib import Path
 from typing import Any, cast
 
 from flexrlhf.config.yaml_text import read_yaml
+from flexrlhf.core.errors import ConfigError
 from flexrlhf.planning.cluster.cluster import Cluster, Node
 from flexrlhf.planning.cluster.detection import POOL
 from flexrlhf.planning.cluster.device_type import DeviceType
 from flexrlhf.planning.cluster.link_catalogue import link_type
-from flexrlhf.planning.costs.profiled.constants import (
-    LogitCost,
-    MemoryConstants,
-    PassCost,
-    ProfiledCosts,
-    RowSpeed,
-    UpdateCost,
-    WidthSpeed,
-)
-from flexrlhf.planning.costs.profiled.file_checks import FORM, PARTS, check_profile
+from flexrlhf.planning.costs.profiled.constants import ProfiledCosts
+from flexrlhf.planning.costs.profiled.costs_form import costs_document, costs_from
+from flexrlhf.planning.costs.profiled.file_checks import FORM, check_profile
+from flexrlhf.planning.costs.profiled.worker_cluster import profiled_cluster
+from flexrlhf.planning.costs.profiled.worker_costs import WorkerCosts
+from flexrlhf.planning.costs.profiled.worker_form import worker_document, workers_from
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +33,8 @@ class Profile:
     costs: ProfiledCosts
     made: Mapping[str, Any]
     """When, by what command, with which software: to read, not to reckon with."""
+    workers: WorkerCosts | None = None
+    """Of several processes with one thread each; None where they were not measured."""
 
     @property
     def cluster(self) -> Cluster:
@@ -72,49 +71,43 @@ class Profile:
         held = max(memory.process_bytes, process_bytes)
         return replace(self, costs=replace(self.costs, memory=replace(memory, process_bytes=held)))
 
+    def with_workers(self, workers: WorkerCosts) -> Profile:
+        """Returns the machine with what several processes cost there."""
+        return replace(self, workers=workers)
+
+    def workers_cluster(self, workers: int, nodes: int) -> Cluster:
+        """Returns the machine as processes with a thread each, in equal groups that count as nodes.
+
+        A core that several share is as fast as their part of it.
+
+        Raises:
+            ConfigError: the profile says nothing of processes, or the groups would not be equal.
+        """
+        if self.workers is None:
+            raise ConfigError(
+                f"cluster.workers = {workers}, but the profile says nothing of several processes.",
+                "`flexrlhf profile` measures them where Ray is installed and the CPU computes.",
+                "Install flexrlhf[ray] and measure anew: flexrlhf profile --out profile.yaml",
+            )
+        return profiled_cluster(self.workers, self.memory_bytes, workers, nodes)
+
     def to_document(self) -> dict[str, Any]:
         """Returns the content of the file."""
-        costs = self.costs
-        return {
+        document = {
             "form": FORM,
             "made": dict(self.made),
             "machine": {
                 "device": self.device,
                 "threads": self.threads,
                 "memory_bytes": self.memory_bytes,
-                "dtype": costs.dtype,
+                "dtype": self.costs.dtype,
             },
-            "host_s": {
-                "task": costs.task_s,
-                "answer": costs.answer_s,
-                "barrier_sample": costs.barrier_s,
-                **_named("score", costs.score),
-                **_named("train", costs.train),
-                **_named("decode", costs.decode),
-            },
-            "update_s": {
-                "step": costs.update.step_s,
-                "tensor": costs.update.tensor_s,
-                "param": costs.update.param_s,
-            },
-            "logit_s": {
-                "score": costs.logits.score_s,
-                "train": costs.logits.train_s,
-                "draw": costs.logits.draw_s,
-            },
-            "memory": {
-                "read_bytes_per_s": costs.memory.read_bandwidth,
-                "cache_bytes_per_s": costs.memory.cache_bandwidth,
-                "process_bytes": costs.memory.process_bytes,
-                "allocator_overhead": costs.memory.overhead,
-                "logit_copies": costs.memory.logit_copies,
-            },
-            "layer_flops_per_s": [
-                {"width": speed.width, "score": speed.score, "train": speed.train}
-                for speed in costs.widths
-            ],
-            "row_flops_per_s": [{"rows": s.rows, "speed": s.speed} for s in costs.rows],
+            **costs_document(self.costs),
         }
+        if self.workers is not None:
+            one_thread = costs_document(self.workers.costs)
+            document["workers"] = worker_document(self.workers, one_thread)
+        return document
 
 
 def load_profile(path: str | Path) -> Profile:
@@ -134,39 +127,14 @@ def profile_from(document: Any, source: str) -> Profile:
     """
     check_profile(document, source)
     values = cast("dict[str, Any]", document)
-    machine, host, memory = values["machine"], values["host_s"], values["memory"]
-    costs = ProfiledCosts(
-        dtype=machine["dtype"],
-        task_s=host["task"],
-        answer_s=host["answer"],
-        barrier_s=host["barrier_sample"],
-        score=_pass_cost("score", host),
-        train=_pass_cost("train", host),
-        decode=_pass_cost("decode", host),
-        widths=tuple(WidthSpeed(**row) for row in values["layer_flops_per_s"]),
-        rows=tuple(RowSpeed(**row) for row in values["row_flops_per_s"]),
-        logits=LogitCost(**{f"{key}_s": seconds for key, seconds in values["logit_s"].items()}),
-        update=UpdateCost(**{f"{key}_s": seconds for key, seconds in values["update_s"].items()}),
-        memory=MemoryConstants(
-            memory["read_bytes_per_s"],
-            memory["cache_bytes_per_s"],
-            memory["process_bytes"],
-            memory["allocator_overhead"],
-            memory["logit_copies"],
-        ),
+    machine = values["machine"]
+    section, dtype = values.get("workers"), machine["dtype"]
+    workers = None if section is None else workers_from(section, lambda v: costs_from(v, dtype))
+    return Profile(
+        machine["device"],
+        machine["threads"],
+        machine["memory_bytes"],
+        costs_from(values, dtype),
+        values["made"],
+        workers,
     )
-    made = values["made"]
-    return Profile(machine["device"], machine["threads"], machine["memory_bytes"], costs, made)
-
-
-def _named(work: str, cost: PassCost) -> dict[str, float]:
-    return {
-        f"{work}_pass": cost.pass_s,
-        f"{work}_layer": cost.layer_s,
-        f"{work}_sequence": cost.sequence_s,
-        f"{work}_sequence_layer": cost.sequence_layer_s,
-    }
-
-
-def _pass_cost(work: str, host: Mapping[str, float]) -> PassCost:
-    return PassCost(*(host[f"{work}_{part}"] for part in PARTS))

@@ -1,0 +1,180 @@
+"""The page of measured placements, and its part of the page about the planner's accuracy."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+RESULT: Final = Path(__file__).parents[2] / "docs" / "results" / "placements.json"
+_MEDIAN_GOAL: Final = 0.15
+_REGRET_GOAL: Final = 0.05
+_SMALL: Final = 0.05
+"""Part of an iteration below which a stage's error says nothing."""
+
+Row = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Regret:
+    """How much slower the chosen plan is than the fastest that was measured."""
+
+    job: str
+    workers: int
+    chosen: Row
+    best: Row
+
+    @property
+    def value(self) -> float:
+        """0 where the fastest was chosen."""
+        return self.chosen["measured_s"] / self.best["measured_s"] - 1
+
+
+def placement_results() -> Mapping[str, Any] | None:
+    """Returns what `make placements` wrote last; None where it never did."""
+    return json.loads(RESULT.read_text(encoding="utf-8")) if RESULT.is_file() else None
+
+
+def median_error(rows: Sequence[Row]) -> float:
+    """Returns the median of the errors' sizes."""
+    return statistics.median(abs(row["error"]) for row in rows)
+
+
+def regrets(rows: Sequence[Row]) -> list[Regret]:
+    """Returns the regret of `auto` per job and number of workers, without stale weights."""
+    found: list[Regret] = []
+    for chosen in rows:
+        if chosen["name"].startswith("auto"):
+            rivals = [
+                row
+                for row in rows
+                if (row["job"], row["workers"]) == (chosen["job"], chosen["workers"])
+                and row["max_staleness"] == 0
+            ]
+            best = min(rivals, key=lambda row: row["measured_s"])
+            found.append(Regret(chosen["job"], chosen["workers"], chosen, best))
+    return found
+
+
+def placement_goals(document: Mapping[str, Any]) -> list[tuple[str, str, str, bool]]:
+    """Returns what was to be reached: on what, the goal, what is reached, whether it is met."""
+    rows = document["rows"]
+    median, found = median_error(rows), regrets(rows)
+    goals = [
+        (
+            f"{len(rows)} placements of two small jobs measured here",
+            "median error of an iteration 15 %",
+            f"{median:.1%}",
+            median <= _MEDIAN_GOAL,
+        )
+    ]
+    if found:
+        worst = max(regret.value for regret in found)
+        goals.append(
+            (
+                "regret of `auto` on them",
+                "5 %",
+                f"at most {worst:.1%}",
+                worst <= _REGRET_GOAL,
+            )
+        )
+    return goals
+
+
+def page(document: Mapping[str, Any]) -> str:
+    """Returns the whole page."""
+    parts = [
+        "# Placements, predicted and measured",
+        "",
+        f"Written by `{document['command']}` in {document['minutes']} minutes on {document['at']}:"
+        f" {document['machine']}, commit {document['commit']}; profile of"
+        f" {document['profiled_at']}.",
+        "",
+        "Each placement trains for a few iterations on two or four processes with a thread each, "
+        "all of them on the machine's two cores; measured is the median of the iterations after "
+        "the first. Predicted is simulated before the first run with the constants of `flexrlhf "
+        "profile`, in which no placement has a part, and with the lengths that the config "
+        "expects. Four processes share two cores, so that here more workers are not faster.",
+        "",
+        *_goal_lines(document),
+        "",
+        "| job | workers | placement | measured | fastest to slowest | predicted | error |",
+        "|---|---|---|---|---|---|---|",
+        *(_row_line(row) for row in document["rows"]),
+        "",
+        *_regret_lines(document["rows"]),
+        "",
+        *_stage_lines(document["rows"]),
+    ]
+    return "\n".join(parts) + "\n"
+
+
+def placement_section(document: Mapping[str, Any]) -> list[str]:
+    """Returns the lines of the page about the planner's accuracy."""
+    rows = document["rows"]
+    by_strategy: dict[str, list[Row]] = {}
+    for row in rows:
+        by_strategy.setdefault(row["strategy"], []).append(row)
+    return [
+        "## Placements of two small jobs, measured here",
+        "",
+        f"`make placements` ran {len(rows)} placements of a PPO with four models and of a GRPO on "
+        "two and four processes of one machine, after `flexrlhf profile`; "
+        "[placements.md](results/placements.md) has each of them.",
+        "",
+        "| strategy | placements | median error | largest |",
+        "|---|---|---|---|",
+        *(
+            f"| {name} | {len(held)} | {median_error(held):.0%} |"
+            f" {max((row['error'] for row in held), key=abs):+.0%} |"
+            for name, held in by_strategy.items()
+        ),
+        "",
+        *_regret_lines(rows),
+        "",
+    ]
+
+
+def _goal_lines(document: Mapping[str, Any]) -> Iterator[str]:
+    yield "| on | goal | reached | met |"
+    yield "|---|---|---|---|"
+    for on, goal, reached, is_met in placement_goals(document):
+        yield f"| {on} | {goal} | {reached} | {'yes' if is_met else '**no**'} |"
+
+
+def _row_line(row: Row) -> str:
+    return (
+        f"| {row['job']} | {row['workers']} | {row['name']} | {row['measured_s']:.2f} s |"
+        f" {row['fastest_s']:.2f} to {row['slowest_s']:.2f} s | {row['predicted_s']:.2f} s |"
+        f" {row['error']:+.0%} |"
+    )
+
+
+def _regret_lines(rows: Sequence[Row]) -> Iterator[str]:
+    for regret in regrets(rows):
+        name = regret.chosen["name"].removeprefix("auto: ")
+        yield (
+            f"- {regret.job} on {regret.workers} workers: `auto` chose {name}, "
+            f"{regret.chosen['measured_s']:.2f} s; the fastest measured is "
+            f"{regret.best['name']}, {regret.best['measured_s']:.2f} s: regret {regret.value:.1%}."
+        )
+
+
+def _stage_lines(rows: Sequence[Row]) -> Iterator[str]:
+    """Says per stage how far predictions are off, where the stage takes any time."""
+    yield "| stage | placements | median error | from | to |"
+    yield "|---|---|---|---|---|"
+    for stage in rows[0]["stages"] if rows else ():
+        errors = [
+            predicted / measured - 1
+            for row in rows
+            for measured, predicted in [row["stages"][stage]]
+            if measured > _SMALL * row["measured_s"]
+        ]
+        if errors:
+            median = statistics.median(map(abs, errors))
+            spread = f"{min(errors):+.0%} | {max(errors):+.0%}"
+            yield f"| {stage} | {len(errors)} | {median:.0%} | {spread} |"

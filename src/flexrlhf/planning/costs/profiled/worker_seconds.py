@@ -1,0 +1,187 @@
+"""Seconds of one role that several processes of one machine hold together.
+
+Replicas divide sequences as a run does; a task ends when its slowest replica ends. What runs beside
+it is not counted here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Final
+
+from flexrlhf.planning.costs.held_model import DTYPE_BYTES, HeldModel
+from flexrlhf.planning.costs.layout import Layout
+from flexrlhf.planning.costs.profiled.batches import PassLimit, SequenceLength, cut
+from flexrlhf.planning.costs.profiled.constants import ProfiledCosts, RowSpeed, WidthSpeed
+from flexrlhf.planning.costs.profiled.seconds import ModelSeconds
+from flexrlhf.planning.costs.profiled.work import RunWork
+from flexrlhf.planning.costs.profiled.worker_costs import GroupCost, WorkerCosts
+
+_SUMS: Final = 2
+"""Of a layer that is cut over processes: behind attention and behind the MLP, each way."""
+_WEIGHTS_SHARDED: Final = 3
+_GRADIENTS_SHARDED: Final = 2
+
+
+def dealt(sequences: Sequence[SequenceLength], shares: int) -> list[list[SequenceLength]]:
+    """Returns sequences divided between replicas, each with about as many tokens.
+
+    Source: `balanced_shares`, which divides those of a run.
+    """
+    room = -(-len(sequences) // shares)
+    held: list[list[SequenceLength]] = [[] for _ in range(shares)]
+    tokens = [0.0] * shares
+    for sequence in sorted(sequences, key=lambda s: -s.tokens):
+        share = min((s for s in range(shares) if len(held[s]) < room), key=lambda s: tokens[s])
+        held[share].append(sequence)
+        tokens[share] += sequence.tokens
+    return held
+
+
+@dataclass(frozen=True)  # Without slots: what follows from it is kept.
+class WorkerSeconds:
+    """One role in its place."""
+
+    model: HeldModel
+    layout: Layout
+    num_ranks: int
+    engine_tensor: int
+    per_token: bool
+    """Sharded weights are gathered for every token that is generated."""
+    costs: WorkerCosts
+
+    def generate(self, answers: Sequence[SequenceLength], work: RunWork) -> float:
+        """Returns the seconds in which the role's replicas of the engine answer."""
+        replicas = self.num_ranks // self.engine_tensor
+        shares = [answers[replica::replicas] for replica in range(replicas)]
+        seconds = max(self._generation_s(share, work) for share in shares if share)
+        if self._shards_weights and not self.per_token:
+            seconds += self._gather_s
+        return seconds
+
+    def score(self, sequences: Sequence[SequenceLength], limit: PassLimit, work: RunWork) -> float:
+        """Returns the seconds in which the replicas read sequences without gradients."""
+        shares = [cut(share, limit) for share in dealt(sequences, self.layout.data) if share]
+        passes = max(map(len, shares))
+        seconds = max(self._split(self.layout.tensor).score(b, work.rows_per_item) for b in shares)
+        tokens = max(sum(part.tokens for part in bins) for bins in shares)
+        seconds += self._sums_s(self.layout.tensor, passes, tokens, 1)
+        if self.layout.zero_stage == _WEIGHTS_SHARDED and self._is_sharded:
+            seconds += passes * self._gather_s
+        elif self._shards_gradients:
+            seconds += self._gather_s
+        return seconds
+
+    def train(self, sequences: Sequence[SequenceLength], index: int, work: RunWork) -> float:
+        """Returns the seconds of one of a mini-batch's passes, with gradients."""
+        bins = [cut(share, work.limit) for share in dealt(sequences, self.layout.data) if share]
+        parts = [of_replica[index] for of_replica in bins if index < len(of_replica)]
+        if not parts:  # the graph has as many as there can be
+            return 0.0
+        split = self._split(self.layout.tensor)
+        seconds = max(split.train(part, work.rows_per_item) for part in parts)
+        seconds += self._sums_s(self.layout.tensor, 1, max(part.tokens for part in parts), 2)
+        if self._is_sharded and self.layout.zero_stage >= _GRADIENTS_SHARDED:
+            is_whole = self.layout.zero_stage == _WEIGHTS_SHARDED
+            extra = self._group.trains if is_whole else self._group.reduces
+            seconds += extra.seconds(self._layers, self.model.gathered_bytes)
+        return seconds
+
+    def update(self) -> float:
+        """Returns the seconds of an optimiser step, sums over replicas included."""
+        layout, model = self.layout, self.model
+        parts = layout.tensor * (layout.shard if layout.zero_stage > 0 else 1)
+        update = self.costs.costs.update
+        whole_s = ModelSeconds(model, self.costs.costs).update()
+        seconds = whole_s - model.trainable_params * update.param_s * (1 - 1 / parts)
+        if self.num_ranks == 1:
+            return seconds
+        seconds += self._group.step_s
+        if layout.data == 1:
+            return seconds
+        num_bytes = model.gradient_bytes / layout.tensor
+        if layout.zero_stage == 0:
+            # Put together in buckets for the sum, and read from them again.
+            copied_s = 2 * num_bytes / self.costs.costs.memory.read_bandwidth
+            return seconds + num_bytes * self._group.sum_byte_s + copied_s
+        if layout.zero_stage == 1:
+            return seconds + num_bytes * self._group.share_byte_s
+        if layout.zero_stage == _GRADIENTS_SHARDED:
+            return seconds + self._gather_s
+        return seconds
+
+    @cached_property
+    def _group(self) -> GroupCost:
+        return self.costs.group(self.num_ranks)
+
+    @cached_property
+    def _gather_s(self) -> float:
+        """Seconds by which a pass is longer whose weights are gathered for it."""
+        return self._group.gathers.seconds(self._layers, self.model.gathered_bytes)
+
+    @property
+    def _layers(self) -> int:
+        return self.model.shape.layers
+
+    @property
+    def _is_sharded(self) -> bool:
+        return self.layout.shard > 1
+
+    @property
+    def _shards_gradients(self) -> bool:
+        """Whether weights are whole again only when a pass first asks for them."""
+        is_trained = self.model.is_trained
+        return is_trained and self._is_sharded and self.layout.zero_stage == _GRADIENTS_SHARDED
+
+    @property
+    def _shards_weights(self) -> bool:
+        whole = self.layout.zero_stage == _WEIGHTS_SHARDED and self._is_sharded
+        return whole or self._shards_gradients
+
+    def _split(self, tensor: int) -> ModelSeconds:
+        """The model cut over so many processes; the launches of its layers are the same."""
+        return ModelSeconds(self.model, _with_speed(self.costs.costs, float(tensor)))
+
+    def _generation_s(self, answers: Sequence[SequenceLength], work: RunWork) -> float:
+        size = work.max_sequences or len(answers)
+        seconds = 0.0
+        for start in range(0, len(answers), size):
+            wave = answers[start : start + size]
+            seconds += self._split(self.engine_tensor).generate(wave, work.samples_per_prompt)
+            steps = max(sequence.response for sequence in wave)
+            tokens = sum(sequence.response for sequence in wave)
+            seconds += self._sums_s(self.engine_tensor, steps, tokens, 1)
+            if self._shards_weights and self.per_token:
+                seconds += steps * self._gather_s
+        return seconds
+
+    def _sums_s(self, tensor: int, passes: float, tokens: float, ways: int) -> float:
+        """Seconds of the sums over the processes of a replica.
+
+        Args:
+            tensor: processes.
+            passes: over the layers.
+            tokens: that pass them in all.
+            ways: 1 forward; 2 forward and backward.
+        """
+        if tensor == 1:
+            return 0.0
+        group, shape = self.costs.group(tensor), self.model.shape
+        sums = _SUMS * ways * self._layers
+        num_bytes = tokens * shape.hidden * DTYPE_BYTES[self.model.compute_dtype]
+        return sums * (passes * group.message_s + num_bytes * group.sum_byte_s)
+
+
+def _with_speed(costs: ProfiledCosts, factor: float) -> ProfiledCosts:
+    """Returns constants with which products and caches take a part of their time."""
+    if factor == 1.0:
+        return costs
+    memory = replace(costs.memory, cache_bandwidth=costs.memory.cache_bandwidth * factor)
+    return replace(
+        costs,
+        widths=tuple(WidthSpeed(s.width, s.score * factor, s.train * factor) for s in costs.widths),
+        rows=tuple(RowSpeed(s.rows, s.speed * factor) for s in costs.rows),
+        memory=memory,
+    )

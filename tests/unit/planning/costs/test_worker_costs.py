@@ -1,0 +1,184 @@
+"""Seconds of several processes, worked out by hand from round constants."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from flexrlhf.core.errors import ConfigError
+from flexrlhf.planning.costs.held_model import HeldModel
+from flexrlhf.planning.costs.layout import Layout
+from flexrlhf.planning.costs.profiled.batches import PassLimit, SequenceLength
+from flexrlhf.planning.costs.profiled.constants import (
+    LogitCost,
+    MemoryConstants,
+    PassCost,
+    ProfiledCosts,
+    RowSpeed,
+    UpdateCost,
+    WidthSpeed,
+)
+from flexrlhf.planning.costs.profiled.profile import Profile, profile_from
+from flexrlhf.planning.costs.profiled.work import RunWork
+from flexrlhf.planning.costs.profiled.worker_costs import (
+    Crowd,
+    GroupCost,
+    ParcelCost,
+    RoundTrip,
+    ShardedCost,
+    WeightCost,
+    WorkerCosts,
+)
+from flexrlhf.planning.costs.profiled.worker_seconds import WorkerSeconds, dealt
+from flexrlhf.planning.costs.shape import ModelShape
+
+ONE = ProfiledCosts(
+    dtype="float32",
+    task_s=0.0,
+    answer_s=0.0,
+    barrier_s=0.0,
+    score=PassCost(0.5, 0.0, 0.0),
+    train=PassCost(1.0, 0.0, 0.0),
+    decode=PassCost(0.25, 0.0, 0.0),
+    widths=(WidthSpeed(64, 1e15, 1e15),),
+    rows=(RowSpeed(1, 1e15),),
+    logits=LogitCost(0.0, 0.0, 0.0),
+    update=UpdateCost(0.1, 0.0, 1e-6),
+    memory=MemoryConstants(1e15, 1e15, 1e8, 0.0, 1.0),
+)
+"""Only passes and updates take time."""
+
+WORKERS = WorkerCosts(
+    cores=2,
+    costs=ONE,
+    crowds=(Crowd(1, 1.0), Crowd(2, 1.25), Crowd(4, 2.5)),
+    groups=(
+        GroupCost(
+            2,
+            message_s=0.001,
+            step_s=0.01,
+            sum_byte_s=1e-7,
+            share_byte_s=2e-7,
+            gathers=ShardedCost(0.002, 0.0),
+            trains=ShardedCost(0.004, 0.0),
+            reduces=ShardedCost(0.003, 0.0),
+        ),
+    ),
+    parcels=ParcelCost(0.0, 0.0, 0.0),
+    weights=WeightCost(0.0, 0.0, 0.0, 0.0),
+    round_trips=(RoundTrip(1, 0.001), RoundTrip(2, 0.002)),
+)
+
+SHAPE = ModelShape("tiny", 4, 64, 128, heads=2, kv_heads=2, head_dim=32, vocab=64)
+MODEL = HeldModel(
+    SHAPE,
+    weight_dtype="float32",
+    compute_dtype="float32",
+    is_trained=True,
+    recomputes=False,
+)
+SEQUENCES = tuple(SequenceLength(4.0, float(tokens)) for tokens in (4, 4, 4, 4))
+WORK = RunWork(SEQUENCES, PassLimit(max_items=1))
+
+
+def role(data: int, *, zero_stage: int = 0, tensor: int = 1) -> WorkerSeconds:
+    """The tiny model on so many processes."""
+    layout = Layout(tensor=tensor, data=data, zero_stage=zero_stage, shard=data)
+    return WorkerSeconds(MODEL, layout, data * tensor, tensor, per_token=False, costs=WORKERS)
+
+
+def test_slowdown_is_counted_from_all_cores_busy() -> None:
+    assert WORKERS.slowdown(2) == 1.0
+    assert WORKERS.slowdown(1) == pytest.approx(1 / 1.25)
+    assert WORKERS.slowdown(3) == pytest.approx(1.875 / 1.25)
+    assert WORKERS.slowdown(8) == pytest.approx(
+        5.0 / 1.25
+    )
+
+
+def test_sequences_are_dealt_by_tokens_and_no_replica_gets_more_than_its_share() -> None:
+    lengths = [SequenceLength(0.0, float(tokens)) for tokens in (9, 1, 1, 1)]
+    first, second = dealt(lengths, 2)
+    assert [s.response for s in first] == [9.0, 1.0]
+    assert [s.response for s in second] == [1.0, 1.0]
+
+
+def test_replicas_divide_the_passes() -> None:
+    assert role(1).score(SEQUENCES, PassLimit(max_items=1), WORK) == pytest.approx(4 * 0.5)
+    assert role(2).score(SEQUENCES, PassLimit(max_items=1), WORK) == pytest.approx(2 * 0.5)
+    assert role(1).train(SEQUENCES, 0, WORK) == pytest.approx(1.0)
+    assert role(2).train(SEQUENCES, 1, WORK) == pytest.approx(1.0)
+    assert role(2).train(SEQUENCES, 2, WORK) == 0.0  # each replica has two passes
+
+
+def test_sharded_weights_are_gathered_in_every_pass() -> None:
+    layers = SHAPE.layers + 1
+    scored = role(2, zero_stage=3).score(SEQUENCES, PassLimit(max_items=1), WORK)
+    assert scored == pytest.approx(2 * (0.5 + layers * 0.002))
+    assert role(2, zero_stage=3).train(SEQUENCES, 0, WORK) == pytest.approx(1.0 + layers * 0.004)
+    assert role(2, zero_stage=2).train(SEQUENCES, 0, WORK) == pytest.approx(1.0 + layers * 0.003)
+
+
+def test_layers_cut_over_processes_add_up_behind_attention_and_mlp() -> None:
+    sums, num_bytes = 2 * SHAPE.layers, 8 * SHAPE.hidden * 4
+    seconds = role(1, tensor=2).train(SEQUENCES, 0, WORK)
+    assert seconds == pytest.approx(1.0 + 2 * sums * (0.001 + num_bytes * 1e-7), rel=1e-3)
+
+
+def test_a_step_updates_its_part_and_sums_gradients() -> None:
+    params, num_bytes = MODEL.trainable_params, MODEL.gradient_bytes
+    alone = 0.1 + params * 1e-6
+    assert role(1).update() == pytest.approx(alone)
+    copied = 2 * num_bytes / 1e15
+    assert role(2).update() == pytest.approx(alone + 0.01 + num_bytes * 1e-7 + copied)
+    assert role(2, zero_stage=1).update() == pytest.approx(
+        0.1 + params * 0.5e-6 + 0.01 + num_bytes * 2e-7
+    )
+    assert role(2, zero_stage=3).update() == pytest.approx(0.1 + params * 0.5e-6 + 0.01)
+
+
+def test_larger_groups_than_measured_cost_in_proportion() -> None:
+    assert WORKERS.group(4).message_s == pytest.approx(0.002)
+    assert WORKERS.group(4).gathers.layer_s == pytest.approx(0.004)
+
+
+def test_faster_ways_leave_latencies_as_they_are() -> None:
+    faster = WORKERS.faster(communication=2.0).group(2)
+    assert (faster.message_s, faster.sum_byte_s) == (0.001, pytest.approx(0.5e-7))
+
+
+def test_a_profile_keeps_what_it_says_of_processes() -> None:
+    profile = Profile("A CPU", 2, 8e9, _writable(ONE), {}, None)
+    workers = replace(WORKERS, costs=_writable(ONE))
+    document = profile.with_workers(workers).to_document()
+    assert profile_from(document, "x").workers == workers
+    assert profile_from(profile.to_document(), "x").workers is None
+
+
+def test_a_wrong_number_of_a_group_is_named() -> None:
+    document = (
+        Profile("A CPU", 2, 8e9, _writable(ONE), {}, None)
+        .with_workers(replace(WORKERS, costs=_writable(ONE)))
+        .to_document()
+    )
+    document["workers"]["groups"][0]["message_s"] = -1.0
+    with pytest.raises(ConfigError, match=r"workers\.groups\.0\.message_s"):
+        profile_from(document, "x")
+
+
+def test_processes_become_devices_with_a_part_of_the_memory() -> None:
+    cluster = Profile("A CPU", 2, 8e9, ONE, {}, WORKERS).workers_cluster(4, 2)
+    assert [node.devices for node in cluster.nodes] == [(0, 1), (2, 3)]
+    assert cluster.device_type(0).memory_bytes == 2_000_000_000
+
+
+def test_a_profile_without_processes_has_none_to_place_on() -> None:
+    with pytest.raises(ConfigError, match="nothing of several processes"):
+        Profile("A CPU", 2, 8e9, ONE, {}, None).workers_cluster(2, 1)
+
+
+def _writable(costs: ProfiledCosts) -> ProfiledCosts:
+    """With speeds that a file may hold."""
+    memory = replace(costs.memory, read_bandwidth=1e10, cache_bandwidth=1e10)
+    return replace(costs, memory=memory)
