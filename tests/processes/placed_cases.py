@@ -38,6 +38,13 @@ COVERING: Final = (
         variants=("grpo-functions",),
     ),
     _case("interleaved over nodes", 4, "interleaved_2", nodes=2, variants=("grpo",)),
+    PlacedCase(
+        "a shadow that scores with TP 2 and generates with replicas",
+        4,
+        {"pools": {"train": 0.5, "generate": 0.5}},
+        roles={"shadow_actor": {**_TENSOR, "generation_tensor_parallel": 1}},
+        variants=("grpo",),
+    ),
     _case("TP 2 alone generates", 2, "tp_generation", variants=("grpo",)),
     _case(
         "TP 2 with ZeRO-2 and offload",
@@ -186,6 +193,21 @@ _POOLS: Final = (
                 "shadow_critic": [3],
             }
         },
+    ),
+    PlacedCase(
+        "shadows that overlap what they serve for",
+        4,
+        {
+            "devices": {
+                "actor": [1, 2],
+                "critic": [0, 1],
+                "reference": [0],
+                "reward": [3],
+                "shadow_actor": [0, 1],
+                "shadow_critic": [1, 3],
+            }
+        },
+        trained={"zero_stage": 1},
     ),
 )
 FULL: Final = (*_COLOCATED, *_INTERLEAVED, *_POOLS)

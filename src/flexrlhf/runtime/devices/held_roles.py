@@ -45,15 +45,20 @@ class HeldRoles:
         assert self.generates_with is not None, "this worker takes no part in generation"
         return self.generates_with.module
 
-    def installed(self, device_map: DeviceMap) -> dict[Role, dict[str, Shard]]:
-        """Returns what new weights are written into, by the trained role that they come from."""
-        targets: dict[Role, dict[str, Shard]] = {
-            trained_by(role): model.shards()
+    def installed(self, device_map: DeviceMap) -> dict[Role, list[dict[str, Shard]]]:
+        """Returns what new weights are written into, by the trained role that they come from.
+
+        A shadow that scores may be split otherwise than the engine's copy beside it: both of them
+        take over every version.
+        """
+        targets: dict[Role, list[dict[str, Shard]]] = {
+            trained_by(role): [model.shards()]
             for role, model in self.models.items()
             if trained_by(role) != role
         }
-        if self.engine_copy is not None and device_map.generating == "actor":
-            targets["actor"] = self.engine_copy.shards()
+        if self.engine_copy is not None:
+            source = trained_by(device_map.generating)
+            targets.setdefault(source, []).append(self.engine_copy.shards())
         return targets
 
 

