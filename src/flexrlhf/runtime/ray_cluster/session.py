@@ -139,6 +139,8 @@ class _IntoOurLog(logging.Handler):
 def _ray() -> Any:
     import ray
 
+    # It complains, whatever its handlers, that a thread beside the main one starts it.
+    logging.getLogger("ray._private.worker").setLevel(logging.ERROR)
     ray_logger = logging.getLogger("ray")
     if not any(isinstance(handler, _IntoOurLog) for handler in ray_logger.handlers):
         ray_logger.handlers[:] = [_IntoOurLog(logging.WARNING)]  # in place of the terminal
