@@ -42,7 +42,7 @@ class PlacedCase:
         """Returns the sections of the config that make a variant run so."""
         return {
             **self.changes,
-            "cluster": {"workers": self.workers, "nodes": self.nodes},
+            "cluster": {"workers": self.workers, "groups": self.nodes},
             "placement": {**self._layout(variant), "roles": self._degrees(variant)},
         }
 

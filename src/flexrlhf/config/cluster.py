@@ -114,7 +114,7 @@ class ProfiledMachine(Section):
     """The file that `flexrlhf profile` wrote: plans reckon with what it measured."""
     workers: DeviceCount | None = None
     """Processes with a core each, or a part of one; null: one process with all cores."""
-    nodes: NodeCount = 1
+    groups: NodeCount = 1
     """Equal groups of workers that count as machines of their own."""
 
 
@@ -123,7 +123,7 @@ class WorkersHere(Section):
 
     workers: DeviceCount
     """Processes that hold a device each: a GPU where there are any, else a core."""
-    nodes: NodeCount = 1
+    groups: NodeCount = 1
     """Equal groups of workers that count as machines of their own, to try placements out."""
 
 
@@ -137,23 +137,23 @@ class RayCluster(Section):
 
 
 def _form_of(value: Any) -> str:
-    for key, form in _FORMS.items():
+    for key, (name, form) in _FORMS.items():
         if isinstance(value, form) or (isinstance(value, dict) and key in value):
-            return key
-    return "nodes"
+            return name
+    return "described"
 
 
-_FORMS: Final[Mapping[str, type[Section]]] = {
-    "profile": ProfiledMachine,
-    "ray": RayCluster,
-    "workers": WorkersHere,
+_FORMS: Final[Mapping[str, tuple[str, type[Section]]]] = {
+    "profile": ("profiled", ProfiledMachine),
+    "ray": ("joined", RayCluster),
+    "workers": ("local", WorkersHere),
 }
-"""The key by which a form is known, the first that is there."""
+"""The key by which a form is known, the first that is there; its name is no key of any."""
 ClusterSection = Annotated[
-    Annotated[ClusterDescription, Tag("nodes")]
-    | Annotated[ProfiledMachine, Tag("profile")]
-    | Annotated[RayCluster, Tag("ray")]
-    | Annotated[WorkersHere, Tag("workers")],
+    Annotated[ClusterDescription, Tag("described")]
+    | Annotated[ProfiledMachine, Tag("profiled")]
+    | Annotated[RayCluster, Tag("joined")]
+    | Annotated[WorkersHere, Tag("local")],
     Discriminator(_form_of),
 ]
 """Told apart by a key, so that mistakes are those of the form that was meant."""

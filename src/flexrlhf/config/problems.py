@@ -7,7 +7,7 @@ message of its own. Keys and values that are planned but not built get their rea
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -19,9 +19,6 @@ from flexrlhf.core.errors import ConfigError, nearest
 
 Key = tuple[str | int, ...]
 
-_PLANNED: Final[Mapping[str, str]] = {
-    "cluster.ray": "Ray clusters are planned, not built yet; give nodes, or auto.",
-}
 _RANGE_ERRORS: Final = {
     "greater_than",
     "greater_than_equal",
@@ -83,18 +80,16 @@ def dotted(key: Iterable[str | int]) -> str:
 def schema_problems(error: ValidationError) -> dict[Key, Problem]:
     """Translates pydantic's findings, one problem for each key.
 
-    A value that fits none of a field's alternatives is one problem, a section with a wrong key
-    inside is not also reported as a whole, and one that asks for what is not built lacks nothing.
+    A value that fits none of a field's alternatives is one problem, and a section with a wrong key
+    inside is not also reported as a whole.
     """
     found: dict[Key, list[ErrorDetails]] = {}
     for details in error.errors(include_url=False, include_context=False):
         found.setdefault(_key_of(details), []).append(details)
-    unbuilt = {key[:-1] for key, d in found.items() if dotted(key) in _PLANNED}
     return {
         key: _problem_at(key, details)
         for key, details in found.items()
         if not any(other != key and other[: len(key)] == key for other in found)
-        and not (details[0]["type"] == "missing" and key[:-1] in unbuilt)
     }
 
 
@@ -118,8 +113,6 @@ def _key_of(details: ErrorDetails) -> Key:
 def _problem_at(key: Key, findings: Sequence[ErrorDetails]) -> Problem:
     name, value = dotted(key), findings[0]["input"]
     kinds = {details["type"] for details in findings}
-    if reason := _PLANNED.get(name):
-        return mistake(name, value, reason, accepted(key))
     if kinds & {"extra_forbidden", "invalid_key"}:
         return absence(name, "unknown key.", _known_names(key))
     right = accepted(key)

@@ -94,16 +94,6 @@ def test_wrong_values(ppo, key, value, problem):
     assert problem in found
 
 
-@pytest.mark.parametrize(
-    ("key", "value", "problem"),
-    [
-        ("cluster", {"ray": "auto"}, 'cluster.ray = "auto": Ray clusters are planned, not built'),
-    ],
-)
-def test_what_is_planned_says_so(ppo, key, value, problem):
-    assert problem in problem_with(ppo, key, value)
-
-
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_every_algorithm_is_accepted(name):
     spec = algorithm_spec(name)

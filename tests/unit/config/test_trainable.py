@@ -53,10 +53,13 @@ def test_the_rest(sections, said):
     assert str(problem).startswith(said)
 
 
-def test_rarer_syncs_make_samples_stale():
-    config = config_of("ppo", weights={"sync_every": 4, "max_staleness": 3})
-    keys = [problem.key for problem in check_trainable(config)]
-    assert keys == ["weights.sync_every", "weights.max_staleness"]
+@pytest.mark.parametrize(("workers", "most"), [(None, 0), (2, 1)])
+def test_only_workers_can_generate_ahead_and_by_one_iteration(workers, most):
+    cluster = "auto" if workers is None else {"workers": workers}
+    for staleness in range(4):
+        config = config_of("ppo", weights={"max_staleness": staleness}, cluster=cluster)
+        keys = [problem.key for problem in check_trainable(config)]
+        assert keys == ([] if staleness <= most else ["weights.max_staleness"])
 
 
 def test_the_reasons_stand_beside_what_else_training_lacks():

@@ -43,10 +43,10 @@ def workers_here(machine: Cluster, setting: WorkersHere) -> Cluster:
     Raises:
         ConfigError: there are too few GPUs, or the groups would not be equal.
     """
-    count, groups = setting.workers, setting.nodes
+    count, groups = setting.workers, setting.groups
     if count % groups:
         raise ConfigError(
-            f"cluster.workers = {count} in cluster.nodes = {groups} groups.",
+            f"cluster.workers = {count} in cluster.groups = {groups} groups.",
             "The groups are equal.",
             "Change one of the two numbers.",
         )

@@ -121,7 +121,7 @@ def cluster_of(setting: ClusterSetting) -> Cluster:
     profile = load_profile(setting.profile)
     if setting.workers is None:
         return profile.cluster
-    return profile.workers_cluster(setting.workers, setting.nodes)
+    return profile.workers_cluster(setting.workers, setting.groups)
 
 
 def with_profile(config: RunConfig, request: PlanRequest) -> PlanRequest:
