@@ -22,6 +22,7 @@ from flexrlhf.report.run_tables import (
 )
 from flexrlhf.report.series import series
 from flexrlhf.report.summary import summary_rows
+from flexrlhf.report.task_table import task_table
 from flexrlhf.report.timeline_chart import timeline_figures
 
 
@@ -44,6 +45,7 @@ def stage_view(record: RunRecord, figures: dict[str, Figure], *, prefix: str = "
             _section("Time and memory", _charts(resources, figures, f"{prefix}resource", note)),
             _timeline(record, figures, f"{prefix}timeline"),
             _section("Predicted and measured", prediction_table(record)),
+            _section("Predicted and measured, task by task", task_table(record.timelines)),
             _answers(record, "evaluation", "Evaluation samples before and after"),
             _answers(record, "train", "Training samples before and after"),
             _section("Other metrics", _charts(other, figures, f"{prefix}other", note)),

@@ -3,20 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from flexrlhf.config.resolution import batch_sizes, spec_of
 from flexrlhf.config.schema import RunConfig
 from flexrlhf.core.algorithm_specs import AlgorithmSpec
 from flexrlhf.core.errors import ConfigError
+from flexrlhf.core.timeline import Timeline
 from flexrlhf.learning.data.collation import item_tokens, num_trainable_tokens
 from flexrlhf.planning.costs.lengths import Lengths
 from flexrlhf.planning.costs.profiled.batches import SequenceLength, likely_sequences
 from flexrlhf.planning.costs.profiled.profile import Profile
 from flexrlhf.planning.placement.plan import Plan
+from flexrlhf.planning.search.evaluation import evaluate
 from flexrlhf.planning.search.from_config import request_from
-from flexrlhf.planning.search.one_device import OneDevicePrediction, predict_one_device
+from flexrlhf.planning.search.one_device import predict_one_device
+from flexrlhf.planning.search.request import PlanRequest
+from flexrlhf.planning.search.worker_run import worker_run
 from flexrlhf.planning.workflow.shape import IterationShape
+
+
+@dataclass(frozen=True, slots=True)
+class RunPrediction:
+    """The plan with what it is expected to take, and the timeline of that."""
+
+    plan: Plan
+    timeline: Timeline
 
 
 def prediction_of(
@@ -25,7 +38,7 @@ def prediction_of(
     profile: Profile,
     rows: Sequence[Any],
     shape: IterationShape,
-) -> OneDevicePrediction | None:
+) -> RunPrediction | None:
     """Returns the simulated course of a stage; None where nothing is known of its models' kind.
 
     Args:
@@ -35,18 +48,46 @@ def prediction_of(
         rows: that it trains on.
         shape: of its iterations.
     """
+    num_devices = len(plan.devices)
     try:
-        request = request_from(config, profile.cluster)
+        cluster = profile.cluster if num_devices == 1 else profile.workers_cluster(num_devices, 1)
+        request = request_from(config, cluster)
     except ConfigError:  # a model whose sizes the planner cannot read can be trained all the same
         return None
-    spec = spec_of(config)
-    if spec.generates:
-        prompts = Lengths(tuple(sorted(float(len(prompt.tokens)) for prompt in rows)))
-        count = batch_sizes(config).samples_per_iteration
-        sequences = likely_sequences(count, prompts, request.workload.response)
-    else:
-        sequences = _given(rows, batch_sizes(config).samples_per_iteration, spec)
-    return predict_one_device(config, plan, profile, request.models, sequences, shape=shape)
+    sequences = _expected(config, request, rows)
+    if num_devices > 1:
+        return _of_workers(config, plan, profile, request, sequences)
+    found = predict_one_device(config, plan, profile, request.models, sequences, shape=shape)
+    return None if found is None else RunPrediction(found.plan, found.simulation.timeline)
+
+
+def _of_workers(
+    config: RunConfig,
+    plan: Plan,
+    profile: Profile,
+    request: PlanRequest,
+    sequences: Sequence[SequenceLength],
+) -> RunPrediction | None:
+    """The same of a plan for several processes, on the tracks of their devices."""
+    assert profile.workers is not None, "its cluster was made from them"
+    workers = worker_run(config, profile.workers, sequences)
+    if workers is None:
+        return None
+    found = evaluate(replace(request, workers=workers), plan, requires_fit=False)
+    assert found.simulation is not None
+    predicted = replace(plan, predicted=found.plan.predicted)
+    return RunPrediction(predicted, found.simulation.device_timeline())
+
+
+def _expected(
+    config: RunConfig, request: PlanRequest, rows: Sequence[Any]
+) -> Sequence[SequenceLength]:
+    """Lengths of an iteration's sequences: those of its rows, and of answers as expected."""
+    spec, count = spec_of(config), batch_sizes(config).samples_per_iteration
+    if not spec.generates:
+        return _given(rows, count, spec)
+    prompts = Lengths(tuple(sorted(float(len(prompt.tokens)) for prompt in rows)))
+    return likely_sequences(count, prompts, request.workload.response)
 
 
 def _given(rows: Sequence[Any], count: int, spec: AlgorithmSpec) -> list[SequenceLength]:

@@ -27,14 +27,13 @@ from flexrlhf.planning.cluster.cluster import Cluster
 from flexrlhf.planning.costs.profiled.profile import Profile
 from flexrlhf.planning.costs.profiled.setting import profile_of
 from flexrlhf.planning.placement.plan import Plan
-from flexrlhf.planning.search.one_device import OneDevicePrediction
 from flexrlhf.runtime import thread_pool
 from flexrlhf.runtime.datasets import RunData, load_data
 from flexrlhf.runtime.description import write_description
 from flexrlhf.runtime.environment import set_threads
 from flexrlhf.runtime.launch import launch
 from flexrlhf.runtime.loop import Launched, Listener, TrainingRun
-from flexrlhf.runtime.predicting import prediction_of
+from flexrlhf.runtime.predicting import RunPrediction, prediction_of
 from flexrlhf.runtime.records import read_rows
 from flexrlhf.runtime.recover import CheckpointStore
 from flexrlhf.runtime.reward_role import reward_functions
@@ -188,7 +187,7 @@ def _run_stage(
     return config
 
 
-def _predicted(stage: PreparedStage, launched: Launched, held: int) -> OneDevicePrediction | None:
+def _predicted(stage: PreparedStage, launched: Launched, held: int) -> RunPrediction | None:
     """Returns what the stage is expected to take, now that its rows and limits are known.
 
     Args:
@@ -290,10 +289,10 @@ def _with_training(config: RunConfig, stage_name: str, training: Training) -> Ru
 def _train(
     stage: PreparedStage,
     launched: Launched,
-    predicted: OneDevicePrediction | None,
+    predicted: RunPrediction | None,
     listener: Listener,
 ) -> None:
-    timeline = predicted.simulation.timeline if predicted is not None else None
+    timeline = predicted.timeline if predicted is not None else None
     training = TrainingRun(stage.name, stage.folder, launched, stage.plan, timeline)
     logger.info("%s begins", stage.name)
     try:
