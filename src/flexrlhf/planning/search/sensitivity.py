@@ -12,6 +12,7 @@ from flexrlhf.planning.cluster.link import Link
 from flexrlhf.planning.placement.plan import Bound, Plan
 from flexrlhf.planning.search.evaluation import Evaluation, evaluate
 from flexrlhf.planning.search.request import PlanRequest
+from flexrlhf.planning.search.worker_run import WorkerRun
 
 TIE: Final = 0.03
 """Differences below this are ties: published runs differ by as much."""
@@ -58,18 +59,28 @@ def gains_of(request: PlanRequest, evaluation: Evaluation, wanted: Plan) -> Gain
     predicted = evaluation.plan.predicted
     assert predicted is not None
 
-    def gain(cluster: Cluster) -> float:
-        changed = replace(request, cluster=cluster)
+    def gain(cluster: Cluster, workers: WorkerRun | None = request.workers) -> float:
+        changed = replace(request, cluster=cluster, workers=workers)
         found = evaluate(changed, wanted).plan.predicted
         # More of a thing may fill passes otherwise; what does not help can be left unused.
         return 1.0 if found is None else max(1.0, predicted.iteration_s / found.iteration_s)
 
     return Gains(
-        compute=gain(_with_devices(request.cluster, _faster)),
+        compute=gain(_with_devices(request.cluster, _faster), _faster_cores(request.workers)),
         memory=gain(with_more_memory(request.cluster)),
-        communication=gain(with_faster_links(request.cluster, _FACTOR)),
+        communication=gain(
+            with_faster_links(request.cluster, _FACTOR), _faster_ways(request.workers)
+        ),
         scheduling=1.0 / max(1.0 - predicted.shares.get("bubble", 0.0), 1e-9),
     )
+
+
+def _faster_cores(workers: WorkerRun | None) -> WorkerRun | None:
+    return None if workers is None else workers.faster(compute=_FACTOR)
+
+
+def _faster_ways(workers: WorkerRun | None) -> WorkerRun | None:
+    return None if workers is None else workers.faster(communication=_FACTOR)
 
 
 def with_faster_links(cluster: Cluster, factor: float) -> Cluster:
