@@ -35,7 +35,10 @@ from flexrlhf.runtime.profiling.timing import Work, median_s
 
 _SECRET: Final = "profile"
 _NARROW, _WIDE = 64, 512
+_CUT_WIDTH: Final = 256
+"""With heads enough for four processes."""
 _SHALLOW, _DEEP = 2, 10
+_SUMS_OF_LAYER: Final = 2
 _SEQUENCES, _TOKENS = 8, 16
 _MEET_S: Final = 120.0
 _SUM_NUMBERS: Final = 2**22
@@ -107,6 +110,7 @@ class WorkerProbe:
             stage: RoleMesh.create(range(ranks), ShardDegrees(data=ranks, zero_stage=stage))
             for stage in (0, 1, 2, 3)
         }
+        cut = RoleMesh.create(range(ranks), ShardDegrees(tensor=ranks))
         if self._rank >= ranks:
             return {}
         group = meshes[0].group
@@ -116,7 +120,7 @@ class WorkerProbe:
         sum_s = self._turns_s(lambda: dist.all_reduce(large, group=group), 5)
         share_s = self._turns_s(lambda: _share(large, ranks, meshes[1]), 5)
         found = {
-            "message_s": message_s,
+            "message_s": max(message_s, self._sum_in_pass_s(meshes[0], cut)),
             "step_s": self._step_extra_s(meshes[0]),
             "sum_byte_s": max(0.0, sum_s - message_s) / num_bytes,
             "share_byte_s": max(0.0, share_s - 2 * ranks * message_s) / num_bytes,
@@ -198,6 +202,18 @@ class WorkerProbe:
         wide_s, wide_bytes = extra_s(_WIDE, _SHALLOW)
         layer_s = max(0.0, deep_s - shallow_s) / (_DEEP - _SHALLOW)
         return layer_s, max(0.0, wide_s - shallow_s) / wide_bytes
+
+    def _sum_in_pass_s(self, whole: RoleMesh, cut: RoleMesh) -> float:
+        """Returns the seconds of a sum over the processes of a replica, between its products.
+
+        There each waits for the slowest of all, which it does not where sum follows sum.
+        """
+        deep_s, shallow_s = (
+            self._pass_s(_CUT_WIDTH, layers, cut, trains=False)
+            - self._pass_s(_CUT_WIDTH, layers, whole, trains=False)
+            for layers in (_DEEP, _SHALLOW)
+        )
+        return (deep_s - shallow_s) / ((_DEEP - _SHALLOW) * _SUMS_OF_LAYER)
 
     def _pass_s(self, width: int, layers: int, mesh: RoleMesh, *, trains: bool) -> float:
         model = parallelise(subjects.llama(width, layers, _CPU), mesh, trains=trains)

@@ -42,7 +42,7 @@ class GroupCost:
 
     ranks: int
     message_s: float
-    """A sum over next to nothing."""
+    """A sum over next to nothing in the middle of a pass, where each waits for the slowest."""
     step_s: float
     """What a step of the optimiser takes longer, however small the model: counts, norms, sums of
     metrics."""
