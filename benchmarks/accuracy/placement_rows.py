@@ -32,6 +32,8 @@ class Measured:
     predicted_s: float
     stages: Mapping[str, tuple[float, float]]
     """Measured and predicted."""
+    others_share: float
+    """Part of the machine's processor time that other programs used meanwhile."""
 
     @property
     def error(self) -> float:
@@ -46,17 +48,21 @@ class Measured:
         """Returns one line for whoever waits."""
         return (
             f"{self.job} on {self.workers}, {self.name}: {self.measured_s:.3f} s measured, "
-            f"{self.predicted_s:.3f} s predicted ({self.error:+.0%})"
+            f"{self.predicted_s:.3f} s predicted ({self.error:+.0%}), "
+            f"others used {self.others_share:.0%} of the machine"
         )
 
 
-def median_row(case: Case, plan: Plan, metrics: Sequence[Mapping[str, float]]) -> Measured:
+def median_row(
+    case: Case, plan: Plan, metrics: Sequence[Mapping[str, float]], others_share: float
+) -> Measured:
     """Returns the medians of a run's iterations.
 
     Args:
         case: what was run.
         plan: with its prediction.
         metrics: a row per iteration.
+        others_share: part of the machine's processor time that others used meanwhile.
     """
     predicted = plan.predicted
     assert predicted is not None, "every placement fits"
@@ -80,4 +86,5 @@ def median_row(case: Case, plan: Plan, metrics: Sequence[Mapping[str, float]]) -
         max(times),
         predicted.iteration_s,
         stages,
+        others_share,
     )

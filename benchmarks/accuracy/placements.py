@@ -20,6 +20,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
+from foreign_load import ForeignLoad
 from placement_jobs import JOBS, Case, cases, job_document, write_files
 from placement_rows import Measured, median_row
 from placements_page import page
@@ -55,13 +56,13 @@ def main() -> None:
     bench = _Bench(folder, options.profile or folder / "profile.yaml", options.iterations)
     chosen = [case for case in (*cases(), *bench.autos()) if _is_wanted(case, options.only)]
     predicted = [bench.predicted(case) for case in chosen]
-    rows = list(bench.measured(list(zip(chosen, predicted, strict=True))))
-    facts = _facts(profile, time.monotonic() - began_s)
-    document = facts | {"rows": [row.to_json() for row in rows]}
-    text = json.dumps(document, indent=1) + "\n"
-    options.page.with_suffix(".json").write_text(text, encoding="utf-8")
-    options.page.write_text(page(document), encoding="utf-8")
-    sys.stdout.write(page(document))
+    rows: list[dict[str, Any]] = []
+    for row in bench.measured(list(zip(chosen, predicted, strict=True))):
+        rows.append(row.to_json())
+        document = _facts(profile, time.monotonic() - began_s) | {"rows": rows}
+        text = json.dumps(document, indent=1) + "\n"
+        options.page.with_suffix(".json").write_text(text, encoding="utf-8")
+        options.page.write_text(page(json.loads(text)), encoding="utf-8")
 
 
 def _options() -> argparse.Namespace:
@@ -152,13 +153,15 @@ class _Bench:
         data = load_data(config.data, spec_of(config).data, tokenizer, rewards)
         launched = launch_on_ray(config, plan, data, processes)
         folder.mkdir()
+        load = ForeignLoad([member.process_id for member in processes.members])
         run = TrainingRun(case.name, folder, launched, plan)
         try:
             run.train(SilentListener())
+            share = load.share()
         finally:
             run.close()
         lines = (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
-        return median_row(case, plan, [json.loads(line) for line in lines])
+        return median_row(case, plan, [json.loads(line) for line in lines], share)
 
     def _config(self, job: str, workers: int, max_staleness: int = 0) -> RunConfig:
         cluster = {"profile": str(self._profile), "workers": workers}

@@ -97,12 +97,15 @@ def page(document: Mapping[str, Any]) -> str:
         "all of them on the machine's two cores; measured is the median of the iterations after "
         "the first. Predicted is simulated before the first run with the constants of `flexrlhf "
         "profile`, in which no placement has a part, and with the lengths that the config "
-        "expects. Four processes share two cores, so that here more workers are not faster.",
+        "expects. Four processes share two cores, so that here more workers are not faster. "
+        "*Others* is the part of the machine that other programs used meanwhile: while they do, "
+        "runs are slower than any prediction.",
+        *_remarks(document),
         "",
         *_goal_lines(document),
         "",
-        "| job | workers | placement | measured | fastest to slowest | predicted | error |",
-        "|---|---|---|---|---|---|---|",
+        "| job | workers | placement | measured | from, to | predicted | error | others |",
+        "|---|---|---|---|---|---|---|---|",
         *(_row_line(row) for row in document["rows"]),
         "",
         *_regret_lines(document["rows"]),
@@ -122,7 +125,7 @@ def placement_section(document: Mapping[str, Any]) -> list[str]:
         "## Placements of two small jobs, measured here",
         "",
         f"`make placements` ran {len(rows)} placements of a PPO with four models and of a GRPO on "
-        "two and four processes of one machine, after `flexrlhf profile`; "
+        "several processes of one machine, after `flexrlhf profile`; "
         "[placements.md](results/placements.md) has each of them.",
         "",
         "| strategy | placements | median error | largest |",
@@ -134,8 +137,14 @@ def placement_section(document: Mapping[str, Any]) -> list[str]:
         ),
         "",
         *_regret_lines(rows),
+        *_remarks(document),
         "",
     ]
+
+
+def _remarks(document: Mapping[str, Any]) -> list[str]:
+    remark = document.get("remark")
+    return ["", remark] if remark else []
 
 
 def _goal_lines(document: Mapping[str, Any]) -> Iterator[str]:
@@ -149,8 +158,13 @@ def _row_line(row: Row) -> str:
     return (
         f"| {row['job']} | {row['workers']} | {row['name']} | {row['measured_s']:.2f} s |"
         f" {row['fastest_s']:.2f} to {row['slowest_s']:.2f} s | {row['predicted_s']:.2f} s |"
-        f" {row['error']:+.0%} |"
+        f" {row['error']:+.0%} | {_share(row)} |"
     )
+
+
+def _share(row: Row) -> str:
+    share = row["others_share"]
+    return "not counted" if share is None else f"{share:.0%}"
 
 
 def _regret_lines(rows: Sequence[Row]) -> Iterator[str]:
