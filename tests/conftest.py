@@ -6,7 +6,12 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import pytest
+from hypothesis import settings
 from process_pool import ProcessPool
+
+# A busy machine is slow, not wrong; pytest has a deadline of its own.
+settings.register_profile("flexrlhf", deadline=None)
+settings.load_profile("flexrlhf")
 
 if TYPE_CHECKING:
     from placed_runs import PlacedRuns

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from assumed import assumptions
+from bounds import bounds_section
 from figures import EXAMPLES
 from markdown_text import items, paragraph
 from numbers_of_figures import figure_1_case, figure_1_table, figure_7_table
@@ -51,6 +52,7 @@ def paper_page(images: str) -> str:
         "## Before and after",
         "",
         *before_after(),
+        *bounds_section(),
         *_orderings(),
         "## What is assumed",
         "",

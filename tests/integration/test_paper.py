@@ -28,7 +28,16 @@ Rows = list[dict[str, str]]
 @pytest.fixture(scope="module")
 def code() -> Iterator[dict[str, ModuleType]]:
     """The modules that write the pages."""
-    names = ("numbers_of_tables", "figures", "compared", "baselines", "verdict", "work")
+    names = (
+        "numbers_of_tables",
+        "figures",
+        "compared",
+        "baselines",
+        "verdict",
+        "work",
+        "bounds",
+        "published",
+    )
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(ROOT / "benchmarks" / "paper")
         yield {name: importlib.import_module(name) for name in names}
@@ -247,3 +256,27 @@ def test_the_verdict_on_interleaved_1_follows_from_the_page_itself():
     shown, _, _ = row["simulated"].partition(" with ZeRO-3")
     assert "33B and 65B" in shown
     assert finding("Interleaved 1 gives nothing") == counted([gain < 1.03 for gain in ends(shown)])
+
+
+def test_what_bounds_the_placements_follows_from_the_page_itself():
+    filled, planned = section("paper.md", "What bounds them")
+    names = {"memory": "memory", "devices": "compute", "links": "communication"}
+    for row in filled:
+        gains = {name: float(row[column]) for column, name in names.items()}
+        assert row["bound by"] == max(gains, key=lambda name: gains[name])
+        assert int(row["with twice the memory"]) > 2 * int(row["batch"])
+    bounds = {row["model"]: row for row in filled}
+    assert bounds["13B"]["bound by"] == "memory"
+    assert 1.0 < float(bounds["7B"]["devices"]) - float(bounds["7B"]["memory"]) + 1.0 < 1.2
+    for size in ("33B", "65B"):
+        devices, links, memory = (float(bounds[size][n]) for n in ("devices", "links", "memory"))
+        assert devices < links < memory
+    assert {row["model"] for row in planned} == {"7B", "13B"}
+    assert all(float(row[way]) < 1.1 for row in planned for way in ("adapters", "all weights"))
+
+
+def test_the_largest_batch_of_a_bound_is_that_of_predict(code: dict[str, ModuleType]):
+    found = code["bounds"].filled_batch("flex-t1-002")
+    row = {**code["published"].row_named("flex-t1-002"), "metric": "max_batch_samples"}
+    assert found.batch == code["published"].predicted(row, "max_batch_samples")
+    assert found.bound_by == "memory"

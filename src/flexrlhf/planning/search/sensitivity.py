@@ -66,7 +66,7 @@ def gains_of(request: PlanRequest, evaluation: Evaluation, wanted: Plan) -> Gain
         return 1.0 if found is None else max(1.0, predicted.iteration_s / found.iteration_s)
 
     return Gains(
-        compute=gain(_with_devices(request.cluster, _faster), _faster_cores(request.workers)),
+        compute=gain(with_faster_devices(request.cluster), _faster_cores(request.workers)),
         memory=gain(with_more_memory(request.cluster)),
         communication=gain(
             with_faster_links(request.cluster, _FACTOR), _faster_ways(request.workers)
@@ -93,6 +93,11 @@ def with_faster_links(cluster: Cluster, factor: float) -> Cluster:
         tuple(replace(node, link=faster(node.link)) for node in cluster.nodes),
         {pools: faster(link) for pools, link in cluster.between.items()},
     )
+
+
+def with_faster_devices(cluster: Cluster) -> Cluster:
+    """Returns the cluster with twice the FLOP/s and memory bandwidth in every device."""
+    return _with_devices(cluster, _faster)
 
 
 def with_more_memory(cluster: Cluster) -> Cluster:
