@@ -92,9 +92,7 @@ def test_slowdown_is_counted_from_all_cores_busy() -> None:
     assert WORKERS.slowdown(2) == 1.0
     assert WORKERS.slowdown(1) == pytest.approx(1 / 1.25)
     assert WORKERS.slowdown(3) == pytest.approx(1.875 / 1.25)
-    assert WORKERS.slowdown(8) == pytest.approx(
-        5.0 / 1.25
-    )
+    assert WORKERS.slowdown(8) == pytest.approx(5.0 / 1.25)
 
 
 def test_sequences_are_dealt_by_tokens_and_no_replica_gets_more_than_its_share() -> None:
