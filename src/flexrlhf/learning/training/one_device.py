@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -38,10 +38,6 @@ class OneDeviceBackend:
         precision: `bfloat16` runs forward passes under autocast over float32 weights.
     """
 
-    replica: Final = 0
-    num_replicas: Final = 1
-    needs_lockstep: Final = False
-
     def __init__(
         self, model: nn.Module, settings: OptimizerSettings, *, precision: str = "float32"
     ) -> None:
@@ -50,6 +46,21 @@ class OneDeviceBackend:
         self._precision = precision
         self._optimizer = build_optimizer(model.parameters(), settings)
         self._step = 0
+
+    @property
+    def replica(self) -> int:
+        """The only one."""
+        return 0
+
+    @property
+    def num_replicas(self) -> int:
+        """One."""
+        return 1
+
+    @property
+    def needs_lockstep(self) -> bool:
+        """There is nobody to keep step with."""
+        return False
 
     @property
     def device(self) -> torch.device:

@@ -71,10 +71,12 @@ class ProfiledClimb:
                 for option in options:
                     if option is way[role]:
                         continue
-                    other = field.plan_of({**way, role: option}.values())
+                    changed = dict(way)
+                    changed[role] = option
+                    other = field.plan_of(changed.values())
                     found = self._evaluated(other)
                     if self._score(found) < self._score(evaluation):
-                        way, plan, evaluation, is_better = {**way, role: option}, other, found, True
+                        way, plan, evaluation, is_better = changed, other, found, True
         return plan, field.arrangement, evaluation
 
     def _evaluated(self, plan: Plan) -> Evaluation:

@@ -122,12 +122,14 @@ class WorkerCosts:
         last = self.groups[-1]
         factor = ranks / last.ranks
         return GroupCost(
-            ranks,
-            *(
-                factor * value
-                for value in (last.message_s, last.step_s, last.sum_byte_s, last.share_byte_s)
-            ),
-            *(_scaled(part, factor) for part in (last.gathers, last.trains, last.reduces)),
+            ranks=ranks,
+            message_s=factor * last.message_s,
+            step_s=factor * last.step_s,
+            sum_byte_s=factor * last.sum_byte_s,
+            share_byte_s=factor * last.share_byte_s,
+            gathers=_scaled(last.gathers, factor),
+            trains=_scaled(last.trains, factor),
+            reduces=_scaled(last.reduces, factor),
         )
 
     def task_s(self, workers: int) -> float:
