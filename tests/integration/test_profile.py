@@ -26,7 +26,26 @@ def in_a_hurry(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(held_memory, "_LAYERS", 2)
 
 
+@pytest.fixture
+def without_ray(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leaves several processes unmeasured, as where Ray is not installed: they take minutes."""
+    from flexrlhf.runtime.profiling import measure
+
+    monkeypatch.setattr(measure, "find_spec", lambda name: None)
+
+
+@pytest.mark.full
 @pytest.mark.usefixtures("in_a_hurry")
+def test_several_processes_are_measured_where_ray_is(command, tmp_path: Path):
+    pytest.importorskip("ray")
+    file = tmp_path / "profile.yaml"
+    assert command("profile", "--out", file)[0] == 0
+    workers = load_profile(file).workers
+    assert workers is not None
+    assert workers.slowdown(4) >= workers.slowdown(1)
+
+
+@pytest.mark.usefixtures("in_a_hurry", "without_ray")
 def test_a_profile_is_what_plans_and_runs_take(command, config_file, document, tmp_path: Path):
     file = tmp_path / "profile.yaml"
     status, out, err = command("profile", "--out", file)
