@@ -17,7 +17,7 @@ from typing import Any
 import psutil
 import pytest
 
-pytestmark = [pytest.mark.ray, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.ray, pytest.mark.full, pytest.mark.timeout(600)]
 
 START_S = 300.0
 """A start takes 20 s on an idle machine."""
