@@ -88,7 +88,7 @@ def test_wrong_assignments_are_said(outcome, document, assignment, said):
         (["placement.roles.actor.zero_stage=3"], "placement.roles.actor.zero_stage = 3"),
         (["placement.strategy=colocate"], "colocated"),
         (["rollout.engine=vllm"], "generating with it is not built yet"),
-        (["weights.sync_every=2", "weights.max_staleness=1"], "one device generates with the weights that it trains"),
+        (["weights.sync_every=2", "weights.max_staleness=1"], "with the weights that it trains"),
         (["weights.sync_every=2"], "makes samples up to 1 iterations stale"),
         (["rollout.speedup=4"], "a supposition for planning"),
         (["model.actor.lora.rank=8"], "training them is not built yet"),
