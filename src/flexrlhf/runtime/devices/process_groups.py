@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import socket
 from datetime import timedelta
 from typing import Final
 
+import psutil
 import torch
 import torch.distributed as dist
 
+from flexrlhf.core.errors import WorkerLost
 from flexrlhf.runtime.devices.work_order import Meeting
 
 _MEET_S: Final = 120.0
@@ -16,14 +20,18 @@ _store: list[dist.TCPStore] = []
 
 
 def open_store(host: str, num_ranks: int) -> int:
-    """Opens the store on this worker and returns its port."""
+    """Opens the store on this worker and returns its port; it listens on `host` alone."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.create_server((host, 0), family=family)
+    port = listener.getsockname()[1]
     store = dist.TCPStore(
         host,
-        0,
+        port,
         num_ranks,
         is_master=True,
         timeout=timedelta(seconds=_MEET_S),
         wait_for_workers=False,
+        master_listen_fd=listener.detach(),  # by itself it would listen on every interface
     )
     _store.append(store)
     return store.port
@@ -38,6 +46,7 @@ def join_world(meeting: Meeting, rank: int, *, deadline_s: float) -> None:
         deadline_s: the longest that a collective may wait for another worker.
     """
     num_ranks = len(meeting.addresses)
+    os.environ["GLOO_SOCKET_IFNAME"] = _interface_of(_host_of(meeting.addresses[rank]))
     store = dist.TCPStore(
         meeting.store_host,
         meeting.store_port,
@@ -52,6 +61,22 @@ def join_world(meeting: Meeting, rank: int, *, deadline_s: float) -> None:
         rank=rank,
         world_size=num_ranks,
         timeout=timedelta(seconds=min(deadline_s, 86400.0)),
+    )
+
+
+def _host_of(address: str) -> str:
+    return address.rpartition(":")[0].strip("[]")
+
+
+def _interface_of(host: str) -> str:
+    """Returns the network interface that has an address of this machine."""
+    for name, addresses in psutil.net_if_addrs().items():
+        if any(each.address.partition("%")[0] == host for each in addresses):
+            return name
+    raise WorkerLost(
+        f"No network interface of this machine has the address {host}.",
+        "Workers talk over the interface by which Ray knows their machine.",
+        "Look at `ip address`, and start Ray with --node-ip-address.",
     )
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from datetime import timedelta
 from typing import Any, Final
 
 import torch
@@ -25,10 +24,12 @@ from flexrlhf.learning.training.step import RoleTrainer
 from flexrlhf.learning.transport.fetching import fetch
 from flexrlhf.learning.transport.parcel import Parcel
 from flexrlhf.learning.transport.samples import samples_from_parcel, samples_to_parcel
-from flexrlhf.learning.transport.server import ParcelServer
+from flexrlhf.learning.transport.server import LOOPBACK, ParcelServer
 from flexrlhf.learning.weights.pulling import pull
 from flexrlhf.learning.weights.store import WeightStore
 from flexrlhf.planning.costs.profiled.constants import MemoryConstants, ProfiledCosts
+from flexrlhf.runtime.devices.process_groups import join_world, open_store
+from flexrlhf.runtime.devices.work_order import Meeting
 from flexrlhf.runtime.profiling import subjects
 from flexrlhf.runtime.profiling.device_costs import device_costs
 from flexrlhf.runtime.profiling.timing import Work, median_s
@@ -72,16 +73,12 @@ class WorkerProbe:
 
     def open_store(self, ranks: int) -> int:
         """Opens the store in which the processes meet and returns its port."""
-        self._store = dist.TCPStore("127.0.0.1", 0, ranks, is_master=True, wait_for_workers=False)
-        return self._store.port
+        return open_store(LOOPBACK, ranks)
 
     def join(self, ranks: int, port: int) -> None:
         """Meets the others."""
-        store = dist.TCPStore("127.0.0.1", port, ranks, is_master=False)
-        deadline = timedelta(seconds=_MEET_S)
-        dist.init_process_group(
-            "gloo", store=store, rank=self._rank, world_size=ranks, timeout=deadline
-        )
+        meeting = Meeting((self.address(),) * ranks, LOOPBACK, port)
+        join_world(meeting, self._rank, deadline_s=_MEET_S)
 
     def nothing(self) -> None:
         """Does nothing: what is left is the way here and back."""

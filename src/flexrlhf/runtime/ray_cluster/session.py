@@ -24,6 +24,8 @@ _QUIET: Final[Mapping[str, str]] = {
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
     "RAY_enable_metrics_collection": "false",
 }
+_SEVERAL_HOSTS: Final = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
+"""Whether Ray uses addresses that others reach; otherwise it listens on loopback alone."""
 _AUTO: Final = "auto"
 _PROBE_S: Final = 5.0
 """How long a connection to a cluster's head may take."""
@@ -58,17 +60,22 @@ def start_local(num_workers: int) -> None:
         EngineMissing: Ray is not installed.
     """
     require_ray()
-    with _environment(own_token(os.environ)):
+    with _environment({**own_token(os.environ), _SEVERAL_HOSTS: "0"}):
         ray = _ray()
         if ray.is_initialized():
             return
-        ray.init(
-            address="local",  # whatever RAY_ADDRESS names
-            num_cpus=max(num_workers, logical_cpus()),
-            object_store_memory=_OBJECT_STORE_BYTES,
-            _node_ip_address="127.0.0.1",
-            **_SETTINGS,
-        )
+        with _on_loopback(ray):
+            _init_local(ray, num_workers)
+
+
+def _init_local(ray: Any, num_workers: int) -> None:
+    ray.init(
+        address="local",  # whatever RAY_ADDRESS names
+        num_cpus=max(num_workers, logical_cpus()),
+        object_store_memory=_OBJECT_STORE_BYTES,
+        _node_ip_address="127.0.0.1",
+        **_SETTINGS,
+    )
 
 
 def join(address: str) -> None:
@@ -162,6 +169,22 @@ def _environment(variables: Mapping[str, str]) -> Iterator[None]:
                 os.environ.pop(name, None)
             else:
                 os.environ[name] = value
+
+
+@contextmanager
+def _on_loopback(ray: Any) -> Iterator[None]:
+    """Keeps Ray from taking this machine's outer address in place of the one it is given.
+
+    The processes that it starts read the variable; this one may have imported Ray before it was
+    set, and may join another cluster later.
+    """
+    constants = ray._private.ray_constants
+    before = constants.ENABLE_RAY_CLUSTER
+    constants.ENABLE_RAY_CLUSTER = False
+    try:
+        yield
+    finally:
+        constants.ENABLE_RAY_CLUSTER = before
 
 
 def _head(address: str) -> str:
