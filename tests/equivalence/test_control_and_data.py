@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from placed_runs import PlacedRuns
-from tiny_runs import JUDGE, POLICY
+from tiny_runs import JUDGE, POLICY, tiny_config
 
 pytestmark = pytest.mark.ray
 
@@ -21,6 +21,11 @@ LARGE = {
 }
 """Four times the samples, of four times the length, by models of many times the weights; in as many
 tasks as before."""
+
+
+ROLES = ("actor", "critic", "reference", "reward", "shadow_actor", "shadow_critic")
+WHOLE = {"tensor_parallel": 1, "zero_stage": 0, "offload": False}
+"""Every degree is given, so that the planner has nothing to search."""
 
 
 @pytest.fixture
@@ -49,11 +54,11 @@ def control_bytes(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
 
 def _run(placed_runs: PlacedRuns, changes: dict[str, Any]) -> None:
     pools = {"train": 0.5, "generate": 0.25, "score": 0.25}
-    base = placed_runs.plan("ppo", 4)[0].model_dump(mode="json")
+    base = tiny_config(placed_runs.folder, "ppo").model_dump(mode="json")
     sections = {
         "run": {"recorded_samples": 0},
         "data": {"evaluation": None},
-        "placement": {"pools": pools},
+        "placement": {"pools": pools, "roles": dict.fromkeys(ROLES, WHOLE)},
         **changes,
     }
     if "model" in changes:

@@ -91,10 +91,11 @@ def join(address: str) -> None:
     require_ray()
     with _environment(known_token(os.environ)):
         ray = _ray()
-        if ray.is_initialized():
-            return
         head = _head(address)
         _check_listens(address, head)
+        if ray.is_initialized():
+            _check_is_ours(ray, address, head)
+            return
         try:
             ray.init(address=head, **_SETTINGS)
         except ray.exceptions.RayError as error:
@@ -206,6 +207,17 @@ def _check_listens(address: str, head: str) -> None:
         socket.create_connection((host.strip("[]"), int(port)), timeout=_PROBE_S).close()
     except OSError as error:
         raise _silent(address, f"{head}: {error}") from error
+
+
+def _check_is_ours(ray: Any, address: str, head: str) -> None:
+    """Refuses a second cluster beside the one that this process is in."""
+    present = ray.get_runtime_context().gcs_address
+    if head != present:
+        raise ConfigError(
+            f"cluster.ray = {address!r} is {head}, but this process is in the cluster {present}.",
+            "A process is in one Ray cluster at a time.",
+            "Leave the other one first (`ray.shutdown()`), or train in a process of its own.",
+        )
 
 
 def _silent(address: str, why: str) -> ConfigError:
