@@ -20,6 +20,7 @@ from flexrlhf.learning.models.shards import whole_shards
 from flexrlhf.learning.training.memory import peak_bytes, reset_peak
 from flexrlhf.learning.training.step import RoleTrainer
 from flexrlhf.planning.workflow.graph import Operation, Task
+from flexrlhf.runtime.devices.own_device import wait_for_kernels
 from flexrlhf.runtime.evaluation import EvaluationResult
 from flexrlhf.runtime.item_source import ItemSource
 from flexrlhf.runtime.measurements import Measurement, Measurements
@@ -67,7 +68,9 @@ class Worker:
             self._iteration = task.iteration
             reset_peak(self.device)
         work = self.steps if task.operation in _TRAINING else self.source
-        return work.run(task)
+        measured = work.run(task)
+        wait_for_kernels(self.device)
+        return measured
 
     def first_samples(
         self,

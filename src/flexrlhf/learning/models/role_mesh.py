@@ -86,6 +86,7 @@ class RoleMesh:
         self.degrees = degrees
         self.group = group
         self._mesh = device_mesh
+        self._device = _present_device(device_mesh.device_type)
         rank = dist.get_rank()
         self._position = ranks.index(rank) if rank in ranks else None
 
@@ -170,7 +171,7 @@ class RoleMesh:
     @property
     def device(self) -> torch.device:
         """Where this process keeps its part."""
-        return torch.device(self._mesh.device_type)
+        return self._device
 
     @property
     def tensor_mesh(self) -> DeviceMesh:
@@ -198,17 +199,27 @@ class RoleMesh:
         return self._mesh.get_group("blocks")
 
     def gather(self, document: Any) -> list[Any]:
-        """Returns one small JSON document of every process of the role, in their order."""
+        """Returns one small JSON document of every process of the role, in their order.
+
+        It goes through host memory, whatever the model lies on.
+        """
         text = torch.frombuffer(bytearray(json.dumps(document).encode()), dtype=torch.uint8)
-        lengths = [torch.zeros(1, dtype=torch.long, device=self.device) for _ in self.ranks]
-        dist.all_gather(lengths, torch.tensor([len(text)], device=self.device), self.group)
+        lengths = [torch.zeros(1, dtype=torch.long) for _ in self.ranks]
+        dist.all_gather(lengths, torch.tensor([len(text)]), self.group)
         sizes = [int(length) for length in lengths]
-        padded = torch.zeros(max(sizes), dtype=torch.uint8, device=self.device)
-        padded[: len(text)] = text.to(self.device)
+        padded = torch.zeros(max(sizes), dtype=torch.uint8)
+        padded[: len(text)] = text
         received = [torch.empty_like(padded) for _ in self.ranks]
         dist.all_gather(received, padded, self.group)
         heard = {
-            rank: json.loads(bytes(one[:size].cpu().tolist()))
+            rank: json.loads(bytes(one[:size].tolist()))
             for rank, one, size in zip(sorted(self.ranks), received, sizes, strict=True)
         }
         return [heard[rank] for rank in self.ranks]
+
+
+def _present_device(device_type: str) -> torch.device:
+    """Returns the device of the calling thread; other threads may have another present one."""
+    if device_type == "cuda":
+        return torch.device("cuda", torch.cuda.current_device())
+    return torch.device(device_type)

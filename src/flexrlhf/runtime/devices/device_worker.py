@@ -24,6 +24,7 @@ from flexrlhf.planning.workflow.iteration import iteration_graph
 from flexrlhf.runtime.devices.device_launch import DeviceParts, build_parts
 from flexrlhf.runtime.devices.device_map import DeviceMap
 from flexrlhf.runtime.devices.exchange import PREFIX as EXPERIENCE
+from flexrlhf.runtime.devices.own_device import take_device, wait_for_kernels
 from flexrlhf.runtime.devices.process_groups import join_world, leave_world
 from flexrlhf.runtime.devices.weight_sync import PREFIX as WEIGHTS
 from flexrlhf.runtime.devices.weight_sync import WeightSync
@@ -64,8 +65,9 @@ class DeviceWorker:
         """Meets the other workers and loads this one's roles; all of them do so together."""
         config = self.order.config
         self._addresses = meeting.addresses
-        join_world(meeting, self.rank, deadline_s=config.run.task_deadline_s)
-        device = _device()
+        kind = self.order.device
+        device = take_device(kind)
+        join_world(meeting, self.rank, deadline_s=config.run.task_deadline_s, device=kind)
         self._sync = WeightSync(self.device_map, self.rank, self._addresses, self._ask_address)
         self._parts = build_parts(self.order, self.device_map, self.rank, self._ask, device)
         self._sync.hold(self._parts.held)
@@ -84,6 +86,11 @@ class DeviceWorker:
         if self._iteration is None or task.iteration > self._iteration:
             self._iteration = task.iteration
             reset_peak(parts.device)
+        measured = self._carry_out(task, parts)
+        wait_for_kernels(parts.device)
+        return measured
+
+    def _carry_out(self, task: Task, parts: DeviceParts) -> Measurements:
         if task.operation in _SYNC:
             return self._sync.run(task)
         if task.operation in _TRAINING:
@@ -223,7 +230,3 @@ class DeviceWorker:
     def _ask_address(self, address: str, key: str, query: Mapping[str, Any]) -> Parcel:
         deadline_s = self.order.config.run.task_deadline_s
         return fetch(address, self.order.secret, key, query, deadline_s=deadline_s)
-
-
-def _device() -> torch.device:
-    return torch.device("cuda" if torch.cuda.is_available() else "cpu")

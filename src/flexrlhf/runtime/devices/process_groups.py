@@ -8,11 +8,10 @@ from datetime import timedelta
 from typing import Final
 
 import psutil
-import torch
 import torch.distributed as dist
 
 from flexrlhf.core.errors import WorkerLost
-from flexrlhf.runtime.devices.work_order import Meeting
+from flexrlhf.runtime.devices.work_order import DeviceKind, Meeting
 
 _MEET_S: Final = 120.0
 """How long workers wait for each other before the first collective."""
@@ -37,13 +36,16 @@ def open_store(host: str, num_ranks: int) -> int:
     return store.port
 
 
-def join_world(meeting: Meeting, rank: int, *, deadline_s: float) -> None:
+def join_world(
+    meeting: Meeting, rank: int, *, deadline_s: float, device: DeviceKind = "cpu"
+) -> None:
     """Meets the other workers.
 
     Args:
         meeting: where.
         rank: of this worker.
         deadline_s: the longest that a collective may wait for another worker.
+        device: what the workers compute on; collectives of GPUs go through NCCL.
     """
     num_ranks = len(meeting.addresses)
     os.environ["GLOO_SOCKET_IFNAME"] = _interface_of(_host_of(meeting.addresses[rank]))
@@ -54,7 +56,8 @@ def join_world(meeting: Meeting, rank: int, *, deadline_s: float) -> None:
         is_master=False,
         timeout=timedelta(seconds=_MEET_S),
     )
-    backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
+    uses_nccl = device == "cuda" and not meeting.shares_gpu
+    backend = "cpu:gloo,cuda:nccl" if uses_nccl else "gloo"
     dist.init_process_group(
         backend,
         store=store,

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from flexrlhf.config.schema import RunConfig
 from flexrlhf.core.algorithm_specs import AlgorithmSpec
 from flexrlhf.planning.placement.plan import Plan
 from flexrlhf.planning.workflow.shape import IterationShape
 from flexrlhf.runtime.micro_batch_limit import MicroBatchLimit
+
+DeviceKind = Literal["cpu", "cuda"]
+"""What a worker computes on, as torch calls it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +30,8 @@ class WorkOrder:
     """Tokens of the longest sequence."""
     secret: str
     """What workers show each other."""
+    device: DeviceKind = "cpu"
+    """Of every worker."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,3 +43,6 @@ class Meeting:
     store_host: str
     store_port: int
     """Of the store in which process groups are agreed on."""
+    shares_gpu: bool = False
+    """Several workers compute on one GPU, a layout for tests: NCCL refuses that, so collectives go
+    through host memory."""

@@ -13,6 +13,7 @@ from flexrlhf.config.cluster import ClusterSetting, RayCluster
 from flexrlhf.core.errors import PlanError, WorkerLost
 from flexrlhf.planning.cluster.cluster import Cluster
 from flexrlhf.planning.costs.profiled.setting import CORE
+from flexrlhf.runtime.devices.work_order import DeviceKind
 from flexrlhf.runtime.ray_cluster import session
 from flexrlhf.runtime.ray_cluster.device_host import DeviceHost
 from flexrlhf.runtime.ray_cluster.seats import Kind, seats
@@ -68,6 +69,11 @@ class RayProcesses:
     def hosts(self) -> list[str | None]:
         """Where peers reach each of them; None where all are on this machine."""
         return [member.host for member in self.members]
+
+    @property
+    def device(self) -> DeviceKind:
+        """What each of them computes on."""
+        return "cuda" if self._kind == "GPU" else "cpu"
 
     def start_early(self, groups: Sequence[int], *, kind: Kind = "CPU", threads: int = 1) -> None:
         """Begins to start processes beside whatever else goes on; `start` then waits for them."""

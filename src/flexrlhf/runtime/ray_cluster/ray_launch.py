@@ -17,7 +17,7 @@ from flexrlhf.planning.search.one_device import CPU_TOKENS
 from flexrlhf.planning.workflow.shape import IterationShape
 from flexrlhf.runtime.datasets import RunData
 from flexrlhf.runtime.devices.device_map import DeviceMap
-from flexrlhf.runtime.devices.work_order import Meeting, WorkOrder
+from flexrlhf.runtime.devices.work_order import DeviceKind, Meeting, WorkOrder
 from flexrlhf.runtime.launch import longest_sequence
 from flexrlhf.runtime.micro_batch_limit import ItemLimit, MicroBatchLimit, TokenLimit
 from flexrlhf.runtime.ray_cluster.processes import RayProcesses
@@ -59,17 +59,32 @@ def launch_on_ray(
         ConfigError: a model, reward or limit is wrong; nothing was trained.
         WorkerLost: a worker died or did not join in time.
     """
+    order = work_order(config, plan, data, device=processes.device)
+    _join(order, processes)
+    device_map = DeviceMap(plan, order.spec)
+    return LaunchedOnRay(processes, device_map, order.config, order.spec, order.shape)
+
+
+def work_order(config: RunConfig, plan: Plan, data: RunData, *, device: DeviceKind) -> WorkOrder:
+    """Returns what every worker of a run is told.
+
+    Args:
+        config: a resolved run of one stage.
+        plan: where its roles go.
+        data: its rows, of which the lengths are needed here.
+        device: what the workers compute on.
+
+    Raises:
+        ConfigError: a limit is wrong.
+    """
     spec = spec_of(config)
-    device_map = DeviceMap(plan, spec)
     longest = longest_sequence(config, spec, data)
     item = 2 * longest if spec.data == "preferences" else longest
     limit = _limit(config, plan, spec, item)
     config = _with_limit(config, limit)
     shape = _shape(config, plan, spec, limit, item)
     _check_checkpoints(config, shape)
-    order = WorkOrder(config, spec, plan, shape, limit, longest, secrets.token_hex(16))
-    _join(order, processes)
-    return LaunchedOnRay(processes, device_map, config, spec, shape)
+    return WorkOrder(config, spec, plan, shape, limit, longest, secrets.token_hex(16), device)
 
 
 def _check_checkpoints(config: RunConfig, shape: IterationShape) -> None:
