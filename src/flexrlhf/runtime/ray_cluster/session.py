@@ -13,7 +13,9 @@ from typing import Any, Final
 from flexrlhf.core.errors import ConfigError
 from flexrlhf.core.machine import logical_cpus
 from flexrlhf.core.plugins import require_package
-from flexrlhf.runtime.ray_cluster.authentication import known_token, own_token
+from flexrlhf.runtime.ray_cluster.authentication import known_token, own_token, token_source
+from flexrlhf.runtime.ray_cluster.probe import probe
+from flexrlhf.runtime.ray_cluster.orphans import OrphanGuard, children_begun
 
 logger = logging.getLogger(__name__)
 
@@ -29,6 +31,8 @@ _SEVERAL_HOSTS: Final = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
 _AUTO: Final = "auto"
 _PROBE_S: Final = 5.0
 """How long a connection to a cluster's head may take."""
+_guards: Final[list[OrphanGuard]] = []
+"""Of the cluster of our own, while there is one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,9 +67,12 @@ def start_local(num_workers: int) -> None:
     with _environment({**own_token(os.environ), _SEVERAL_HOSTS: "0"}):
         ray = _ray()
         if ray.is_initialized():
-            return
-        with _on_loopback(ray):
+            if ray.cluster_resources().get("CPU", 0.0) >= num_workers:
+                return
+            leave()  # our own has room only for what it was begun with
+        with _on_loopback(ray), children_begun() as begun:
             _init_local(ray, num_workers)
+        _guards.append(OrphanGuard(begun))
 
 
 def _init_local(ray: Any, num_workers: int) -> None:
@@ -96,6 +103,7 @@ def join(address: str) -> None:
         if ray.is_initialized():
             _check_is_ours(ray, address, head)
             return
+        _check_answers(address, head)
         try:
             ray.init(address=head, **_SETTINGS)
         except ray.exceptions.RayError as error:
@@ -109,6 +117,8 @@ def leave() -> None:
     ray = _ray()
     if ray.is_initialized():
         ray.shutdown()
+    while _guards:
+        _guards.pop().release()
 
 
 def nodes() -> Sequence[RayNode]:
@@ -209,6 +219,19 @@ def _check_listens(address: str, head: str) -> None:
         raise _silent(address, f"{head}: {error}") from error
 
 
+def _check_answers(address: str, head: str) -> None:
+    """Asks for an answer in bounded time, since Ray would go on asking."""
+    answer = probe(head)
+    if answer == "refuses":
+        raise _refused(address)
+    if answer == "is silent":
+        raise _silent(address, f"what listens at {head} does not answer as Ray {_version()} does")
+
+
+def _version() -> str:
+    return _ray().__version__
+
+
 def _check_is_ours(ray: Any, address: str, head: str) -> None:
     """Refuses a second cluster beside the one that this process is in."""
     present = ray.get_runtime_context().gcs_address
@@ -229,8 +252,10 @@ def _silent(address: str, why: str) -> ConfigError:
 
 
 def _refused(address: str) -> ConfigError:
+    source = token_source(os.environ)
+    shown = "a token, and there is none here" if source is None else f"another token than {source}"
     return ConfigError(
-        f"cluster.ray = {address!r}: the cluster refuses the token of this user.",
+        f"cluster.ray = {address!r}: the cluster asks for {shown}.",
         "A cluster takes work only from who shows the token that it was started with.",
         "Run `ray get-auth-token` on its head and put what it prints into ~/.ray/auth_token here, "
         "or set RAY_AUTH_TOKEN to it.",
