@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -43,13 +44,16 @@ class RayWorkers:
         self._origin_s = time.time() - clock.now_s()
         self._progress: dict[tuple[int, str], _InProgress] = {}
         self._item_of: dict[Any, tuple[int, str]] = {}
+        self._ready: deque[Any] = deque()
+        """References that are known to be ready and have not been taken in."""
+        self._tracks = tuple(device_track(device) for device in device_map.plan.devices)
         self._finishing: dict[Any, int] = {}
         """Reference and worker of calls that nobody waits for."""
 
     @property
     def tracks(self) -> tuple[str, ...]:
         """The track of every worker, in the order of devices."""
-        return tuple(device_track(device) for device in self._map.plan.devices)
+        return self._tracks
 
     def start(self, item: Task | Transfer) -> None:
         """Starts a task on its group, or a transfer on the group that receives it."""
@@ -70,11 +74,13 @@ class RayWorkers:
         """
         until_s = time.monotonic() + max(0.0, deadline_s)
         while True:
-            references = [*self._item_of, *self._finishing]
-            ready = self._calls.first_ready(references, until_s - time.monotonic())
-            if ready is None:
+            if not self._ready:
+                references = [*self._item_of, *self._finishing]
+                self._ready += self._calls.all_ready(references, until_s - time.monotonic())
+            if not self._ready:
                 names = ", ".join(progress.item.name for progress in self._progress.values())
                 raise self._calls.overdue(deadline_s, names or "nothing")
+            ready = self._ready.popleft()
             if ready in self._finishing:
                 self._note_finished(ready)
             elif (outcome := self._take(ready)) is not None:
@@ -142,6 +148,7 @@ class RayWorkers:
         progress = self._progress.pop(key)
         for reference in progress.waiting:
             del self._item_of[reference]
+        self._ready = deque(r for r in self._ready if r not in progress.waiting)
         return Outcome(progress.item, progress.stints, error)
 
     def _name(self, rank: int) -> str:

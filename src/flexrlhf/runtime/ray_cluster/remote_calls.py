@@ -55,16 +55,29 @@ class RemoteCalls:
         Raises:
             WorkerLost: a process ended.
         """
+        ready = self.all_ready(references, deadline_s)
+        return ready[0] if ready else None
+
+    def all_ready(self, references: Sequence[Any], deadline_s: float) -> list[Any]:
+        """Waits until one is ready, and returns all that are by then; none after `deadline_s` s.
+
+        A wait looks at every reference, so taking the ready ones singly would cost their square.
+
+        Raises:
+            WorkerLost: a process ended.
+        """
         import ray
 
         timeout_s = min(max(0.0, deadline_s), _LONGEST_S)
         watched = [*self._lives, *references]
-        ready, _ = ray.wait(watched, num_returns=1, timeout=timeout_s)
-        if not ready:
-            return None
-        if ready[0] in self._lives:
-            raise self._ended(self._lives[ready[0]])
-        return ready[0]
+        ready, waiting = ray.wait(watched, num_returns=1, timeout=timeout_s)
+        if ready and waiting:
+            more, _ = ray.wait(waiting, num_returns=len(waiting), timeout=0)
+            ready += more
+        for reference in ready:
+            if reference in self._lives:
+                raise self._ended(self._lives[reference])
+        return ready
 
     def report(self, rank: int, reference: Any) -> Report:
         """Takes in a report that is ready, and writes what its process logged.
