@@ -16,7 +16,8 @@ from flexrlhf.planning.costs.profiled.setting import CORE
 from flexrlhf.runtime.devices.work_order import DeviceKind
 from flexrlhf.runtime.ray_cluster import session
 from flexrlhf.runtime.ray_cluster.device_host import DeviceHost
-from flexrlhf.runtime.ray_cluster.seats import Kind, seats
+from flexrlhf.runtime.ray_cluster.seats import seats
+from flexrlhf.runtime.ray_cluster.session import Kind
 
 _THREADS: Final = {"work": 1, "data": 4, "control": 2, "life": 1}
 """Of each process: one that computes, some that fetch, some that answer while it computes."""

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
 
 from flexrlhf.core.errors import PlanError
-from flexrlhf.runtime.ray_cluster.session import RayNode
-
-Kind = Literal["CPU", "GPU"]
+from flexrlhf.runtime.ray_cluster.session import Kind, RayNode
 
 
 def seats(groups: Sequence[int], nodes: Sequence[RayNode], kind: Kind) -> list[RayNode]:
@@ -26,7 +23,7 @@ def seats(groups: Sequence[int], nodes: Sequence[RayNode], kind: Kind) -> list[R
     Raises:
         PlanError: there is no room; the message says what is asked for and what is there.
     """
-    free = [_room(node, kind) for node in nodes]
+    free = [node.room(kind) for node in nodes]
     chosen: dict[int, int] = {}
     for group in sorted(range(len(groups)), key=lambda index: -groups[index]):
         fitting = [place for place, room in enumerate(free) if room >= groups[group]]
@@ -39,18 +36,9 @@ def seats(groups: Sequence[int], nodes: Sequence[RayNode], kind: Kind) -> list[R
     return [nodes[chosen[group]] for group, size in enumerate(groups) for _ in range(size)]
 
 
-def _room(node: RayNode, kind: Kind) -> int:
-    """Returns the workers that a machine has room for; one on a GPU takes a CPU besides."""
-    return int(min(node.gpus, node.cpus) if kind == "GPU" else node.cpus)
-
-
 def _shortfall(groups: Sequence[int], nodes: Sequence[RayNode], kind: Kind) -> PlanError:
     asked = " + ".join(map(str, groups))
-    there = ", ".join(
-        f"{f'{int(node.gpus)} GPUs and ' if kind == 'GPU' else ''}{int(node.cpus)} CPUs on "
-        f"{node.address}"
-        for node in nodes
-    )
+    there = ", ".join(node.words(kind) for node in nodes)
     what = "GPUs and as many CPUs" if kind == "GPU" else "CPUs"
     return PlanError(
         f"The plan needs {asked} {what}, each summand on one machine; free in the Ray cluster: "

@@ -8,14 +8,22 @@ import socket
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from flexrlhf.core.errors import ConfigError
 from flexrlhf.core.machine import logical_cpus
 from flexrlhf.core.plugins import require_package
-from flexrlhf.runtime.ray_cluster.authentication import known_token, own_token, token_source
-from flexrlhf.runtime.ray_cluster.probe import probe
+from flexrlhf.runtime.ray_cluster.authentication import (
+    MODE,
+    known_token,
+    own_token,
+    token_source,
+)
 from flexrlhf.runtime.ray_cluster.orphans import OrphanGuard, children_begun
+from flexrlhf.runtime.ray_cluster.probe import probe
+
+Kind = Literal["CPU", "GPU"]
+"""What a worker occupies one of."""
 
 logger = logging.getLogger(__name__)
 
@@ -28,6 +36,8 @@ _QUIET: Final[Mapping[str, str]] = {
 }
 _SEVERAL_HOSTS: Final = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
 """Whether Ray uses addresses that others reach; otherwise it listens on loopback alone."""
+_ACCELERATOR: Final = "accelerator_type:"
+"""Begins the resource that a machine with GPUs has besides."""
 _AUTO: Final = "auto"
 _PROBE_S: Final = 5.0
 """How long a connection to a cluster's head may take."""
@@ -46,6 +56,17 @@ class RayNode:
     """Free now, as are the CPUs."""
     memory_bytes: float = 0.0
     """Of the machine, as Ray counts it."""
+    accelerator: str | None = None
+    """What Ray calls the type of its GPUs, such as H100."""
+
+    def room(self, kind: Kind) -> int:
+        """Returns the workers that it has room for; one on a GPU takes a CPU besides."""
+        return int(min(self.gpus, self.cpus) if kind == "GPU" else self.cpus)
+
+    def words(self, kind: Kind) -> str:
+        """Returns what is free, for messages."""
+        gpus = f"{int(self.gpus)} GPUs and " if kind == "GPU" else ""
+        return f"{gpus}{int(self.cpus)} CPUs on {self.address}"
 
 
 def require_ray() -> None:
@@ -132,11 +153,17 @@ def nodes() -> Sequence[RayNode]:
             free.get(node["NodeID"], {}).get("CPU", 0.0),
             free.get(node["NodeID"], {}).get("GPU", 0.0),
             node["Resources"].get("memory", 0.0),
+            _accelerator(node["Resources"]),
         )
         for node in ray.nodes()
         if node["Alive"]
     ]
     return sorted(found, key=lambda node: (node.address, node.node_id))
+
+
+def _accelerator(resources: Mapping[str, float]) -> str | None:
+    names = [name.removeprefix(_ACCELERATOR) for name in resources if name.startswith(_ACCELERATOR)]
+    return names[0] if names else None
 
 
 _SETTINGS: Final[Mapping[str, Any]] = {
@@ -252,8 +279,12 @@ def _silent(address: str, why: str) -> ConfigError:
 
 
 def _refused(address: str) -> ConfigError:
-    source = token_source(os.environ)
-    shown = "a token, and there is none here" if source is None else f"another token than {source}"
+    source, mode = token_source(os.environ), os.environ.get(MODE, "token")
+    shown = "a token, and there is none here"
+    if mode.lower() != "token":
+        shown = f"a token, and {MODE}={mode} shows none"
+    elif source is not None:
+        shown = f"another token than that of {source}"
     return ConfigError(
         f"cluster.ray = {address!r}: the cluster asks for {shown}.",
         "A cluster takes work only from who shows the token that it was started with.",
