@@ -78,17 +78,19 @@ def _run_in_own_namespaces(arguments: list[str]) -> int:
     line = ["setpriv", "--pdeathsig", "KILL"]
     line += ["unshare", "--net", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc"]
     line += [sys.executable, str(Path(__file__).resolve()), INSIDE, *arguments]
+    signal.signal(signal.SIGTERM, _end)
+    signal.signal(signal.SIGHUP, _end)
+    signal.signal(signal.SIGINT, _leave_to_command)
     process = subprocess.Popen(line)
-
-    def end(number: int, _: object) -> None:
+    try:
+        return process.wait()
+    finally:
         process.kill()  # and with it whatever runs inside
         process.wait()
-        sys.exit(128 + number)
 
-    signal.signal(signal.SIGTERM, end)
-    signal.signal(signal.SIGHUP, end)
-    signal.signal(signal.SIGINT, _leave_to_command)
-    return process.wait()
+
+def _end(number: int, frame: object) -> None:
+    sys.exit(128 + number)
 
 
 def _run_inside(arguments: argparse.Namespace) -> int:
