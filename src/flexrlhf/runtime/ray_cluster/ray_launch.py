@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import secrets
 from dataclasses import dataclass
 from typing import Any, Final
@@ -24,6 +25,8 @@ from flexrlhf.runtime.ray_cluster.processes import RayProcesses
 from flexrlhf.runtime.ray_cluster.ray_workers import RayWorkers
 from flexrlhf.runtime.ray_cluster.remote_calls import RemoteCalls
 from flexrlhf.runtime.workers import Workers
+
+logger = logging.getLogger(__name__)
 
 _JOIN_S: Final = 600.0
 """How long loading and splitting the models may take."""
@@ -62,6 +65,7 @@ def launch_on_ray(
     order = work_order(config, plan, data, device=processes.device)
     _join(order, processes)
     device_map = DeviceMap(plan, order.spec)
+    _log_places(device_map, processes)
     return LaunchedOnRay(processes, device_map, order.config, order.spec, order.shape)
 
 
@@ -118,6 +122,13 @@ def _join(order: WorkOrder, processes: RayProcesses) -> None:
     step = "join"
     meeting = Meeting(addresses, host, port)
     remote.values([remote.call(rank, step, "work", meeting) for rank in ranks], _JOIN_S)
+
+
+def _log_places(device_map: DeviceMap, processes: RayProcesses) -> None:
+    for rank, member in enumerate(processes.members):
+        roles = ", ".join(device_map.roles_of(rank))
+        place = member.host or "this machine"
+        logger.info("worker %d (%s) is process %d on %s", rank, roles, member.process_id, place)
 
 
 def _limit(config: RunConfig, plan: Plan, spec: AlgorithmSpec, item: int) -> MicroBatchLimit:
