@@ -9,7 +9,7 @@ PIP_OPTIONS ?=
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt $(PIP_OPTIONS)
 WHEELS := .cache/wheels
 
-.PHONY: demo demo-seeds smollm2 test check equivalence accuracy paper planner-study own-runs placements chaos lint types contracts docs clean
+.PHONY: demo demo-seeds smollm2 test check equivalence accuracy paper planner-study own-runs placements gpu-check chaos lint types contracts docs clean
 
 $(VENV)/.train: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -76,6 +76,12 @@ own-runs: $(WHEELS)/.smollm2
 # Trains under many placements on four processes, so nothing else should run.
 placements: $(VENV)/.dev
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/accuracy/placements.py
+
+# Takes any PYTHON that has torch, installs nothing, and skips what lacks a package or a GPU.
+GPU_PYTHON = $(if $(filter file,$(origin PYTHON)),$(firstword $(wildcard $(BIN)/python) $(PYTHON)),$(PYTHON))
+GPU_CHECK ?=
+gpu-check:
+	$(GPU_PYTHON) benchmarks/gpu/check.py $(GPU_CHECK)
 
 docs: $(VENV)/.dev
 	$(BIN)/python -m flexrlhf.config.reference

@@ -1,0 +1,81 @@
+"""The check of a GPU: what it says where something is missing, and that it runs on a CPU."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+_CHECK = Path(__file__).parents[2] / "benchmarks" / "gpu" / "check.py"
+_BLOCKER = """
+import os, sys
+
+class Blocker:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in os.environ["BLOCKED"].split(","):
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+sys.meta_path.insert(0, Blocker())
+"""
+_NOT_NEEDED = (
+    *("ray", "datasets", "pyarrow", "gguf", "math_verify", "reasoning_gym"),
+    *("plotly", "tensorboard", "rich", "typer"),
+)
+
+
+def check(
+    folder: Path, *arguments: str, blocked: tuple[str, ...] = (), timeout_s: float = 200
+) -> tuple[int, str]:
+    """Runs the check where some packages cannot be imported and no GPU is seen."""
+    (folder / "sitecustomize.py").write_text(_BLOCKER)
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(folder),
+        "BLOCKED": ",".join(blocked),
+        "CUDA_VISIBLE_DEVICES": "",
+    }
+    done = subprocess.run(
+        [sys.executable, str(_CHECK), *arguments],
+        env=environment,
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=timeout_s,
+        check=False,
+    )
+    return done.returncode, done.stdout + done.stderr
+
+
+def test_without_a_gpu_it_is_skipped(tmp_path: Path):
+    code, said = check(tmp_path)
+    assert code == 0
+    assert said.startswith("gpu-check: skipped: torch")
+    assert said.endswith("sees no GPU\n")
+
+
+def test_without_torch_it_is_skipped(tmp_path: Path):
+    code, said = check(tmp_path, blocked=("torch",))
+    assert code == 0
+    assert said == f"gpu-check: skipped: {sys.executable}: no torch\n"
+
+
+def test_parts_that_lack_a_package_are_skipped_and_the_others_run(tmp_path: Path):
+    blocked = ("transformers", "safetensors", "psutil", "pydantic", "yaml")
+    code, said = check(tmp_path, "--device", "cpu", blocked=blocked)
+    assert code == 0, said
+    assert "formulas: ok" in said
+    assert "models: skipped: no transformers, no safetensors, no psutil\n" in said
+    assert "runs: skipped: no transformers, no safetensors, no psutil, no pydantic" in said
+    assert "gpu-check: 1 ok, 0 failed, 2 skipped" in said
+
+
+@pytest.mark.full
+@pytest.mark.timeout(600)
+def test_both_layouts_run_on_a_cpu_with_nothing_but_what_it_names(tmp_path: Path):
+    code, said = check(tmp_path, "--device", "cpu", blocked=_NOT_NEEDED, timeout_s=590)
+    assert code == 0, said
+    assert "disaggregated on cpu, float64: 96 answers: the same" in said
+    assert "gpu-check: 3 ok, 0 failed, 0 skipped" in said
