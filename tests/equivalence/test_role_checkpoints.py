@@ -52,7 +52,11 @@ FILES = {
     "zero3": ["0-0", "0-1"],
     "tp2 x zero0": ["0-0", "1-0"],
     "tp2 x zero3": ["0-0", "0-1", "1-0", "1-1"],
+    "pp2 x zero1": ["0-0-0", "0-0-1", "0-1-0", "0-1-1"],
+    "pp2 x tp2": ["0-0-0", "0-0-1", "1-0-0", "1-0-1"],
 }
+WEIGHTS = {"hybrid zero1": ["0-0"], "pp2 x zero1": ["0-0-0", "0-0-1"]}
+"""Files of weights where replicas share them, but not the optimiser's state."""
 
 
 @pytest.mark.parametrize("split", FILES)
@@ -67,7 +71,7 @@ def test_what_each_process_saved_comes_back_bit_for_bit(
         resume_split, kind="shared", degrees=SPLITS[split], folder=str(folder), weights=str(file)
     )
     owned = FILES[split]
-    weights_owned = ["0-0"] if split == "hybrid zero1" else owned
+    weights_owned = WEIGHTS.get(split, owned)
     expected = [f"optimizer-{one}.{kind}" for one in owned for kind in ("json", "safetensors")]
     expected += [
         f"weights-{one}.{kind}" for one in weights_owned for kind in ("json", "safetensors")

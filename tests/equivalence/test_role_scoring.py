@@ -24,6 +24,9 @@ LAYOUTS: dict[str, dict[str, Any]] = {
     "zero3 in host memory": {"data": 2, "zero_stage": 3, "offload": True},
     "tp2": {"tensor": 2},
     "tp2 x zero3": {"tensor": 2, "data": 2, "zero_stage": 3},
+    "pp2": {"pipeline": 2},
+    "pp2 x zero0": {"pipeline": 2, "data": 2},
+    "pp2 x tp2": {"pipeline": 2, "tensor": 2},
 }
 
 
@@ -61,6 +64,9 @@ CASES = [
     ("zero3 in host memory", [0, 5, 7]),
     ("tp2", [0, 7]),
     ("tp2 x zero3", [0, 0, 7]),
+    ("pp2", [0, 7]),
+    ("pp2 x zero0", [0, 7, 7]),
+    ("pp2 x tp2", [0, 7]),
 ]
 
 
@@ -73,7 +79,7 @@ def test_scores_are_those_of_one_process(process_pool: ProcessPool, layout: str,
     for rank, result in enumerate(process_pool.run(score_split, degrees=degrees, cut=cut)):
         if result is None:
             continue
-        replica = rank // degrees.get("tensor", 1)
+        replica = rank // degrees.get("tensor", 1) % degrees.get("data", 1)
         part = slice(cut[replica], cut[replica + 1])
         for name, rows in expected.items():
             assert len(result[name]) == len(rows[part])

@@ -16,7 +16,7 @@ from flexrlhf.learning.models.role_mesh import ShardDegrees
 
 def cases() -> list[Any]:
     """Every split with the policy, which has tied weights; some with the other models."""
-    listed = [("policy", "llama", name, {}) for name in SPLITS]
+    listed = [("policy", "llama", name, {"layers": 4} if name == "pp4" else {}) for name in SPLITS]
     listed += [("scorer", "llama", name, {}) for name in ("zero2", "tp2 x zero3")]
     listed += [("shared", "llama", name, {}) for name in ("zero1", "zero3")]
     listed += [("shared, policy only", "llama", name, {}) for name in ("zero0", "hybrid zero3")]
@@ -27,6 +27,16 @@ def cases() -> list[Any]:
     unordered = {"ranks": [3, 0, 2, 1]}
     listed += [("policy", "llama", name, unordered) for name in ("tp2 x zero1", "tp2 x zero3")]
     listed += [("policy", "gpt2", "zero3", {}), ("shared", "qwen3", "tp2 x zero3", {})]
+    listed += [
+        ("policy", "llama", "pp2 x zero1", {"layers": 3, "tied": False}),
+        ("policy", "llama", "pp2 x zero0", {**unordered, "checkpointing": True}),
+        ("policy", "llama", "pp2 x tp2", {"layers": 3, "offload": True}),
+        ("policy", "gpt2", "pp4", {"layers": 4}),
+        ("scorer", "llama", "pp2", {}),
+        ("scorer", "gpt2", "pp2 x zero0", {}),
+        ("shared", "qwen3", "pp2 x tp2", {}),
+        ("shared, policy only", "llama", "pp2 x zero1", {}),
+    ]
     return [pytest.param(*case, id="-".join(map(str, case))) for case in listed]
 
 
@@ -45,7 +55,9 @@ def train_split(
     }
 
 
-def num_bytes(weights: dict[str, torch.Tensor]) -> int:
+def num_bytes(weights: dict[str, torch.Tensor], *, tied_twice: bool = False) -> int:
+    if tied_twice:  # at either end of a pipeline
+        return sum(tensor.nbytes for tensor in weights.values())
     return sum({tensor.data_ptr(): tensor.nbytes for tensor in weights.values()}.values())
 
 
@@ -59,6 +71,10 @@ COPIES = {
     "hybrid zero1": 2,
     "hybrid zero2": 2,
     "hybrid zero3": 2,
+    "pp2": 1,
+    "pp4": 1,
+    "pp2 x zero0": 2,
+    "pp2 x zero1": 1,
 }
 """How often the role has the optimiser's moments."""
 
@@ -72,7 +88,8 @@ def test_losses_norms_and_weights_are_those_of_one_process(
     split: str,
     options: dict[str, Any],
 ):
-    metrics, weights = alone(kind, family)
+    form = {key: options[key] for key in ("layers", "tied") if key in options}
+    metrics, weights = alone(kind, family, **form)
     options = dict(options)
     file = tmp_path / "weights.safetensors"
     save_file({name: tensor.clone() for name, tensor in weights.items()}, file)
@@ -90,7 +107,8 @@ def test_losses_norms_and_weights_are_those_of_one_process(
     moments = sum(result["moments"] for result in members)
     assert moments >= 2 * num_bytes(weights)
     if "tensor" not in degrees:  # it holds some weights twice
-        assert moments == 2 * num_bytes(weights) * COPIES[split]
+        held = num_bytes(weights, tied_twice="pipeline" in degrees)
+        assert moments == 2 * held * COPIES[split]
     assert not missing([result["boxes"] for result in members], weights)
     for result in members:
         assert result["metrics"] == members[0]["metrics"]

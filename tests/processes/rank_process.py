@@ -26,6 +26,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 import torch.distributed.fsdp
+import torch.distributed.pipelining
 import torch.distributed.tensor
 from transformers.models.gpt2 import modeling_gpt2  # noqa: F401 (imported before the fork)
 from transformers.models.llama import modeling_llama  # noqa: F401

@@ -82,11 +82,24 @@ FOUR = {
     "tp2 x zero1": {"tensor": 2, "data": 2, "zero_stage": 1},
     "tp2 x zero3": {"tensor": 2, "data": 2, "zero_stage": 3},
 }
-SPLITS: dict[str, dict[str, Any]] = {**ZERO, **TENSOR, **FOUR}
+STAGES = {
+    "pp2": {"pipeline": 2},
+    "pp4": {"pipeline": 4},
+    "pp2 x zero0": {"pipeline": 2, "data": 2},
+    "pp2 x zero1": {"pipeline": 2, "data": 2, "zero_stage": 1},
+    "pp2 x tp2": {"pipeline": 2, "tensor": 2},
+}
+SPLITS: dict[str, dict[str, Any]] = {**ZERO, **TENSOR, **FOUR, **STAGES}
 
 
 def make_model(
-    kind: str, *, family: str = "llama", dtype: str = "float64", seed: int = 0
+    kind: str,
+    *,
+    family: str = "llama",
+    dtype: str = "float64",
+    seed: int = 0,
+    layers: int = 2,
+    tied: bool = True,
 ) -> nn.Module:
     """Makes a `policy` (with tied weights), a `scorer` or a `shared` actor-critic.
 
@@ -97,12 +110,12 @@ def make_model(
         "vocab_size": VOCABULARY,
         "hidden_size": 16,
         "intermediate_size": 24,
-        "num_hidden_layers": 2,
+        "num_hidden_layers": layers,
         "num_attention_heads": 4,
         "num_key_value_heads": 2,
         "max_position_embeddings": 64,
         "initializer_range": 0.3,
-        "tie_word_embeddings": True,
+        "tie_word_embeddings": tied,
     }
     if family == "qwen3":
         architecture["head_dim"] = 4
@@ -111,7 +124,7 @@ def make_model(
             "model_type": family,
             "vocab_size": VOCABULARY,
             "n_embd": 16,
-            "n_layer": 2,
+            "n_layer": layers,
             "n_head": 4,
             "n_positions": 64,
             "initializer_range": 0.3,
@@ -199,9 +212,11 @@ def error_of(run: Any) -> str:
 
 
 @cache
-def alone(kind: str, family: str) -> tuple[list[dict[str, float]], dict[str, torch.Tensor]]:
+def alone(
+    kind: str, family: str, *, layers: int = 2, tied: bool = True
+) -> tuple[list[dict[str, float]], dict[str, torch.Tensor]]:
     """Returns metrics and final weights of one process."""
-    model = make_model(kind, family=family)
+    model = make_model(kind, family=family, layers=layers, tied=tied)
     trainer = RoleTrainer("actor", OneDeviceBackend(model, SETTINGS), OBJECTIVES[kind])
     metrics = train(trainer, num_steps=NUM_STEPS, micro_batch=7)
     return metrics, dict(model.state_dict())
@@ -222,6 +237,8 @@ def split_trainer(
     seed: int = 0,
     dtype: str = "float64",
     checkpointing: bool = False,
+    layers: int = 2,
+    tied: bool = True,
 ) -> tuple[RoleTrainer, ParallelModel] | None:
     """Makes this rank's part of a role on some ranks, else the first ones; None outside of it."""
     gc.collect()
@@ -229,7 +246,7 @@ def split_trainer(
     mesh = mesh_of(tuple(ranks or range(degree.size)), degree)
     if not mesh.is_member:
         return None
-    model = make_model(kind, family=family, dtype=dtype, seed=seed)
+    model = make_model(kind, family=family, dtype=dtype, seed=seed, layers=layers, tied=tied)
     if checkpointing:
         enable_gradient_checkpointing(model)
     parallel = parallelise(model, mesh, trains=True)

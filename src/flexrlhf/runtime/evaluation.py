@@ -7,8 +7,6 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
-import torch
-
 from flexrlhf.config.schema import RunConfig
 from flexrlhf.core.algorithm_specs import DataKind
 from flexrlhf.core.errors import RunFailed
@@ -19,9 +17,9 @@ from flexrlhf.learning.data.collation import (
     num_sequences,
     num_trainable_tokens,
 )
-from flexrlhf.learning.data.experience import Batch, Prompt, Sample, pack_by_tokens
+from flexrlhf.learning.data.experience import Prompt, Sample, pack_by_tokens
 from flexrlhf.learning.rollout.protocol import Sampling
-from flexrlhf.learning.training.objectives import GlobalCounts, MicroBatchLoss
+from flexrlhf.learning.training.objectives import GlobalCounts
 from flexrlhf.learning.training.step import RoleTrainer
 from flexrlhf.runtime.generation import Generator
 from flexrlhf.runtime.measurements import Measurement, Measurements, joined
@@ -90,15 +88,13 @@ def loss_evaluation(
         max_tokens=max(lengths),
     )
 
-    @torch.no_grad()
     def run() -> EvaluationResult:
-        sums: dict[str, float] = {}
-        for positions in pack_by_tokens(lengths, max_tokens=max(CHUNK_TOKENS, *lengths)):
-            batch = COLLATE[kind]([items[p] for p in positions], ()).to(trainer.backend.device)
-            with trainer.backend.autocast():
-                part = _loss(trainer, batch, counts)
-            for name, total in part.sums.items():
-                sums[name] = sums.get(name, 0.0) + total.item()
+        bins = pack_by_tokens(lengths, max_tokens=max(CHUNK_TOKENS, *lengths))
+        batches = [
+            COLLATE[kind]([items[p] for p in positions], ()).to(trainer.backend.device)
+            for positions in bins
+        ]
+        sums = trainer.measure(batches, counts)
         _refuse_not_finite(sums)
         metrics = {f"eval/{name.replace('/', '_')}": value for name, value in sums.items()}
         correct = metrics.pop("eval/correct_pairs", None)
@@ -107,10 +103,6 @@ def loss_evaluation(
         return metrics, []
 
     return run
-
-
-def _loss(trainer: RoleTrainer, batch: Batch, counts: GlobalCounts) -> MicroBatchLoss:
-    return trainer.backend.forward(lambda model: trainer.objective(model, batch, counts))
 
 
 def _refuse_not_finite(sums: Mapping[str, float]) -> None:

@@ -82,6 +82,8 @@ class MiniBatchSteps:
             trainer.accumulate(batch.to(trainer.backend.device), mini_batch.counts)
         elif index < mini_batch.num_passes:
             trainer.accumulate_nothing()
+        if index == mini_batch.num_passes - 1:
+            trainer.run_waiting()
 
     def _mini_batch(self, role: Role, iteration: int, epoch: int, number: int) -> MiniBatch:
         num_replicas = self._trainers[role].backend.num_replicas

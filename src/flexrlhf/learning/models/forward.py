@@ -54,7 +54,7 @@ def token_logprobs(
     Raises:
         ConfigError: the family's logits are no linear function of its hidden states.
     """
-    hidden_ND = _hidden_before_tokens(_hidden_states(model, batch), batch.mask)
+    hidden_ND = _hidden_before_tokens(hidden_states(model, batch), batch.mask)
     return _logprobs(model, hidden_ND, batch, temperature, with_entropy=with_entropy)
 
 
@@ -65,13 +65,13 @@ def token_values(scorer: nn.Module, batch: Batch) -> Tensor:
         scorer: a sequence-classification model with one label, or a `SharedActorCritic`.
         batch: right-padded sequences on the device of the model.
     """
-    hidden_ND = _hidden_before_tokens(_hidden_states(scorer, batch), batch.mask)
+    hidden_ND = _hidden_before_tokens(hidden_states(scorer, batch), batch.mask)
     return _spread(_head_outputs(scorer, hidden_ND), batch.mask)
 
 
 def sequence_scores(scorer: nn.Module, batch: Batch) -> Tensor:
     """Returns the score at the last token of each sequence as [B], by lengths, not by pad ids."""
-    hidden_BTD = _hidden_states(scorer, batch)
+    hidden_BTD = hidden_states(scorer, batch)
     rows_B = torch.arange(len(batch.lengths), device=hidden_BTD.device)
     return _head_outputs(scorer, hidden_BTD[rows_B, batch.lengths - 1])
 
@@ -80,13 +80,13 @@ def shared_outputs(
     model: nn.Module, batch: Batch, *, temperature: float = 1.0, with_entropy: bool = False
 ) -> SharedOutputs:
     """Returns log-probs and values of trainable tokens from one pass of a `SharedActorCritic`."""
-    hidden_ND = _hidden_before_tokens(_hidden_states(model, batch), batch.mask)
+    hidden_ND = _hidden_before_tokens(hidden_states(model, batch), batch.mask)
     policy = _logprobs(model, hidden_ND, batch, temperature, with_entropy=with_entropy)
     values_BT = _spread(_head_outputs(model, hidden_ND), batch.mask)
     return SharedOutputs(policy.logprobs, policy.entropy, values_BT)
 
 
-def _hidden_states(model: nn.Module, batch: Batch) -> Tensor:
+def hidden_states(model: nn.Module, batch: Batch) -> Tensor:
     """Runs the trunk over right-padded sequences and returns [B, T, D]."""
     trunk = pretrained(model).base_model
     inputs = {"input_ids": batch.tokens, "attention_mask": batch.attention_mask}

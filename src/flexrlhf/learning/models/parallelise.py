@@ -1,4 +1,4 @@
-"""Splits one role's model over its processes: tensor parallelism, then FSDP2 for ZeRO-2 and 3.
+"""Splits one role's model over its processes: stages, tensors, then FSDP2 for ZeRO-2 and 3.
 
 ZeRO-0 and 1 keep the weights of a replica whole; what they shard is the optimiser's business.
 """
@@ -22,10 +22,17 @@ from torch.distributed.fsdp import (  # noqa: TID251
 
 from flexrlhf.core.shard_layout import Box
 from flexrlhf.learning.models.heads import pretrained
+from flexrlhf.learning.models.pipeline import Pipeline
+from flexrlhf.learning.models.pipeline_stage import cut_to_stage
 from flexrlhf.learning.models.role_mesh import RoleMesh
 from flexrlhf.learning.models.shards import Shard, whole_shards
 from flexrlhf.learning.models.tensor_parallel import tensor_parallelise
-from flexrlhf.learning.models.weight_parts import WeightPart, rows_of, tensor_parallel_box
+from flexrlhf.learning.models.weight_parts import (
+    WeightPart,
+    parameter_names,
+    tensor_parallel_box,
+    weight_parts,
+)
 
 T = TypeVar("T")
 
@@ -54,6 +61,7 @@ class ParallelModel:
         parts: what this process holds of each parameter.
         buffers: names of the persistent buffers, which every process holds as a whole.
         root: FSDP's root module around `module`, where weights or gradients are sharded.
+        pipeline: runs the stages together, where the model is cut into several.
     """
 
     def __init__(
@@ -63,10 +71,13 @@ class ParallelModel:
         parts: tuple[WeightPart, ...] = (),
         buffers: tuple[str, ...] = (),
         root: nn.Module | None = None,
+        *,
+        pipeline: Pipeline | None = None,
     ) -> None:
         self.module = module
         self.mesh = mesh
         self.parts = parts
+        self.pipeline = pipeline
         self._buffers = buffers
         self._root = root
         self._has_run = False
@@ -82,12 +93,13 @@ class ParallelModel:
         return self._root is not None
 
     def run(self, call: Callable[[nn.Module], T]) -> T:
-        """Returns what `call` makes of the model; every pass must go through here.
+        """Returns what `call` makes of the model; every pass must go through here or `pipeline`.
 
         Args:
             call: runs the forward pass; tensors with a gradient in its result may lie in tuples,
                 lists, mappings and dataclasses.
         """
+        assert self.pipeline is None, "One stage alone makes nothing of a batch."
         if self._root is None:
             return call(self.module)
         results: list[T] = []
@@ -176,10 +188,18 @@ def parallelise(model: nn.Module, mesh: RoleMesh, *, trains: bool) -> ParallelMo
         model: the whole model on the device of the mesh, the same in every process.
         mesh: the role's processes and degrees, this one among them.
         trains: whether gradients are wanted; a frozen model is split under ZeRO-3 only.
+
+    Raises:
+        ConfigError: the model cannot be cut so, for its family or its sizes.
     """
     if not trains:
         model.requires_grad_(requires_grad=False)
     degrees = mesh.degrees
+    names = parameter_names(model)
+    pipeline = None
+    if degrees.pipeline > 1:
+        received = cut_to_stage(model, mesh.stage, degrees.pipeline)
+        pipeline = Pipeline(model, mesh, received)
     tensor_parallelise(model, mesh.tensor_mesh)
     boxes = {
         name: tensor_parallel_box(parameter)
@@ -189,8 +209,8 @@ def parallelise(model: nn.Module, mesh: RoleMesh, *, trains: bool) -> ParallelMo
     least = _GRADIENTS_SHARDED if trains else _WEIGHTS_SHARDED
     is_sharded = degrees.zero_stage >= least and degrees.block > 1
     root = _fully_sharded(model, mesh, trains=trains) if is_sharded else None
-    parts = tuple(_parts(model, mesh, boxes, is_sharded=is_sharded))
-    return ParallelModel(model, mesh, parts, buffers, root)
+    parts = tuple(weight_parts(model, mesh, names, boxes, is_sharded=is_sharded))
+    return ParallelModel(model, mesh, parts, buffers, root, pipeline=pipeline)
 
 
 def _fully_sharded(model: nn.Module, mesh: RoleMesh, *, trains: bool) -> nn.Module:
@@ -224,27 +244,6 @@ def _layers(model: nn.Module) -> list[nn.Module]:
     trunk = pretrained(model).base_model
     lists = [module for module in trunk.modules() if isinstance(module, nn.ModuleList)]
     return list(max(lists, key=len)) if lists else []
-
-
-def _parts(
-    model: nn.Module, mesh: RoleMesh, boxes: Mapping[str, Box], *, is_sharded: bool
-) -> Iterator[WeightPart]:
-    """Yields the part of each parameter, tied ones once."""
-    names: dict[nn.Parameter, list[str]] = {}
-    for name, parameter in model.named_parameters(remove_duplicate=False):
-        names.setdefault(parameter, []).append(name)
-    for parameter, (name, *tied) in names.items():
-        box = boxes[name]
-        shape = tuple(parameter.shape)
-        yield WeightPart(
-            name=name,
-            tied=tuple(tied),
-            parameter=parameter,
-            box=rows_of(box, mesh.degrees.block, mesh.shard_index) if is_sharded else box,
-            shape=shape,
-            is_split_by_tensor=box.shape != shape,
-            is_split_by_replica=is_sharded,
-        )
 
 
 def _differentiable(result: Any) -> Iterator[Tensor]:

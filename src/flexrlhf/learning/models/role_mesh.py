@@ -1,7 +1,8 @@
 """The processes of one role, in the order of its degrees, and the groups they talk in.
 
-A role's ranks stand in a block of shape [blocks, replicas of a block, tensor-parallel ranks]:
-consecutive ranks hold the parts of one replica, and ZeRO shards inside a block of replicas.
+A role's ranks stand in a block of shape [pipeline stages, blocks, replicas of a block,
+tensor-parallel ranks]: consecutive ranks hold the parts of one replica's stage, and ZeRO shards
+inside a block of replicas.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ from torch.distributed.device_mesh import DeviceMesh  # noqa: TID251
 from flexrlhf.core.errors import PlanError
 
 _ZERO_STAGES: Final = range(4)
+_STAGED_ZERO: Final = 1
+"""The largest ZeRO stage of a role that is cut into pipeline stages."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +50,14 @@ class ShardDegrees:
                 "Degrees are at least 1, the stage is 0, 1, 2 or 3.",
                 "Correct placement.roles.",
             )
+        if self.pipeline > 1 and self.zero_stage > _STAGED_ZERO:
+            raise PlanError(
+                f"A role is cut into {self.pipeline} pipeline stages and has ZeRO stage "
+                f"{self.zero_stage}.",
+                "Several micro-batches are under way in a stage, for which its weights and "
+                "gradients stay whole: ZeRO stage 0 or 1.",
+                "Set placement.roles.ROLE.zero_stage=1, or pipeline_parallel=1.",
+            )
         if self.block < 1 or self.data % self.block:
             raise PlanError(
                 f"ZeRO shards inside blocks of {self.block} of {self.data} replicas.",
@@ -60,6 +71,11 @@ class ShardDegrees:
         return self.data if self.shard_replicas is None else self.shard_replicas
 
     @property
+    def stage_size(self) -> int:
+        """Processes of one pipeline stage."""
+        return self.tensor * self.data
+
+    @property
     def size(self) -> int:
         """Processes."""
         return self.tensor * self.data * self.pipeline
@@ -71,8 +87,10 @@ class RoleMesh:
     Args:
         ranks: the role's processes in the world, in their order.
         degrees: how they split the model.
-        device_mesh: the same ranks by block, replica of the block and tensor rank.
+        device_mesh: the same ranks by pipeline stage where there are several, block, replica of
+            the block and tensor rank.
         group: all of them.
+        ends_group: the first and the last stage of this process's replica and tensor rank.
     """
 
     def __init__(
@@ -81,10 +99,12 @@ class RoleMesh:
         degrees: ShardDegrees,
         device_mesh: DeviceMesh,
         group: dist.ProcessGroup | None,
+        ends_group: dist.ProcessGroup | None = None,
     ) -> None:
         self.ranks = ranks
         self.degrees = degrees
         self.group = group
+        self.ends_group = ends_group
         self._mesh = device_mesh
         self._device = _present_device(device_mesh.device_type)
         rank = dist.get_rank()
@@ -102,30 +122,32 @@ class RoleMesh:
             device_type: `cpu` or `cuda`, where the model lies.
 
         Raises:
-            PlanError: the degrees do not make as many processes, or cannot be run.
+            PlanError: the degrees do not make as many processes.
         """
-        if degrees.pipeline > 1:
-            raise PlanError(
-                f"A role is cut into {degrees.pipeline} pipeline stages.",
-                "Runs split a model by replicas and tensors; pipeline stages can be exported only.",
-                "Set placement.roles.ROLE.pipeline_parallel=1.",
-            )
         if len(set(ranks)) != len(ranks) or len(ranks) != degrees.size:
             raise PlanError(
                 f"Processes {list(ranks)} hold a role of tensor {degrees.tensor} x data "
-                f"{degrees.data}.",
+                f"{degrees.data} x pipeline {degrees.pipeline}.",
                 f"These degrees need {degrees.size} processes, each once.",
                 "Change the role's devices or its degrees.",
             )
-        blocks = degrees.data // degrees.block
+        shape = {
+            "stages": degrees.pipeline,
+            "blocks": degrees.data // degrees.block,
+            "shards": degrees.block,
+            "tensor": degrees.tensor,
+        }
+        if degrees.pipeline == 1:  # each dimension makes groups
+            del shape["stages"]
         mesh = DeviceMesh(
             device_type,
-            torch.tensor(list(ranks)).view(blocks, degrees.block, degrees.tensor),
-            mesh_dim_names=("blocks", "shards", "tensor"),
+            torch.tensor(list(ranks)).view(*shape.values()),
+            mesh_dim_names=tuple(shape),
         )
         group = dist.new_group(list(ranks))
-        is_member = isinstance(group, dist.ProcessGroup)
-        return cls(tuple(ranks), degrees, mesh, group if is_member else None)
+        if not isinstance(group, dist.ProcessGroup):
+            group = None
+        return cls(tuple(ranks), degrees, mesh, group, _ends_group(ranks, degrees))
 
     @property
     def is_member(self) -> bool:
@@ -134,14 +156,34 @@ class RoleMesh:
 
     @property
     def position(self) -> int:
-        """This process among those of the role: `replica * tensor + tensor_rank`."""
+        """This process among those of the role."""
         assert self._position is not None, "This process is not one of the role's."
         return self._position
 
     @property
+    def _place(self) -> int:
+        """This process among those of its pipeline stage: `replica * tensor + tensor_rank`."""
+        return self.position % self.degrees.stage_size
+
+    @property
+    def stage(self) -> int:
+        """Which pipeline stage of its replica this process holds."""
+        return self.position // self.degrees.stage_size
+
+    @property
+    def is_last_stage(self) -> bool:
+        """Whether the model's output comes from this process."""
+        return self.stage == self.degrees.pipeline - 1
+
+    @property
+    def stage_ranks(self) -> tuple[int, ...]:
+        """The processes in the world that hold this one's part of each stage, in their order."""
+        return self.ranks[self._place :: self.degrees.stage_size]
+
+    @property
     def replica(self) -> int:
         """Which replica this process is a part of."""
-        return self.position // self.degrees.tensor
+        return self._place // self.degrees.tensor
 
     @property
     def num_replicas(self) -> int:
@@ -150,13 +192,8 @@ class RoleMesh:
 
     @property
     def tensor_rank(self) -> int:
-        """Which part of the replica this process holds."""
-        return self.position % self.degrees.tensor
-
-    @property
-    def is_leader(self) -> bool:
-        """Whether this process is the first of its replica."""
-        return self.tensor_rank == 0
+        """Which part of its stage this process holds."""
+        return self._place % self.degrees.tensor
 
     @property
     def block_index(self) -> int:
@@ -175,7 +212,7 @@ class RoleMesh:
 
     @property
     def tensor_mesh(self) -> DeviceMesh:
-        """The processes of this replica."""
+        """The processes of this replica's stage."""
         return self._mesh["tensor"]
 
     @property
@@ -185,8 +222,13 @@ class RoleMesh:
 
     @property
     def tensor_group(self) -> dist.ProcessGroup:
-        """The processes of this replica."""
+        """The processes of this replica's stage."""
         return self._mesh.get_group("tensor")
+
+    @property
+    def stage_group(self) -> dist.ProcessGroup:
+        """The same part of every stage of this replica; only where there are several."""
+        return self._mesh.get_group("stages")
 
     @property
     def shard_group(self) -> dist.ProcessGroup:
@@ -216,6 +258,26 @@ class RoleMesh:
             for rank, one, size in zip(sorted(self.ranks), received, sizes, strict=True)
         }
         return [heard[rank] for rank in self.ranks]
+
+    def gather_replicas(self, document: Any) -> list[Any]:
+        """Returns the document of every replica, in their order, from where its output comes.
+
+        All processes of the role call it.
+        """
+        last_stage = self.gather(document)[-self.degrees.stage_size :]
+        return last_stage[:: self.degrees.tensor]
+
+
+def _ends_group(ranks: Sequence[int], degrees: ShardDegrees) -> dist.ProcessGroup | None:
+    """Makes a group of the two ends of each pipeline, and returns the one of this process."""
+    own: dist.ProcessGroup | None = None
+    if degrees.pipeline > 1:
+        for first, last in zip(
+            ranks[: degrees.stage_size], ranks[-degrees.stage_size :], strict=True
+        ):
+            group = dist.new_group([first, last])
+            own = group if isinstance(group, dist.ProcessGroup) else own
+    return own
 
 
 def _present_device(device_type: str) -> torch.device:

@@ -21,6 +21,7 @@ from torch.nn.functional import linear
 
 from flexrlhf.core.errors import ConfigError
 from flexrlhf.learning.models.heads import pretrained
+from flexrlhf.learning.models.pipeline_stage import PassedOn
 
 TENSOR_PARALLEL_FAMILIES: Final = ("llama", "qwen2", "qwen3")
 """Families with separate projections for queries, keys and values, and a gated MLP."""
@@ -50,6 +51,8 @@ def tensor_parallelise(model: nn.Module, mesh: DeviceMesh) -> None:
     if any(isinstance(part, _RowCutLinear) for part in trunk.modules()):
         return
     for layer in trunk.layers:
+        if isinstance(layer, PassedOn):
+            continue
         attention, mlp = layer.self_attn, layer.mlp
         for projection in (attention.q_proj, attention.k_proj, attention.v_proj):
             _cut_by_rows(projection, mesh)

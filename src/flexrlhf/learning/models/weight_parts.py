@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, Shard  # noqa: TID251  layouts are read from it
 
 from flexrlhf.core.shard_layout import Box
+from flexrlhf.learning.models.role_mesh import RoleMesh
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +29,8 @@ class WeightPart:
     """Whether the tensor-parallel processes hold different parts."""
     is_split_by_replica: bool
     """Whether the replicas of a block hold different parts."""
+    is_at_both_ends: bool = False
+    """Whether the first and the last stage of a pipeline hold it, as embeddings and as head."""
 
     @property
     def tensor(self) -> Tensor:
@@ -79,3 +83,46 @@ def tensor_parallel_box(parameter: nn.Parameter) -> Box:
     # Not the rank in the mesh's group, whose order is another where ranks do not ascend.
     start[dim], stop[dim] = share(parameter.shape[dim], mesh.size(), coordinate[0])
     return Box(tuple(start), tuple(stop))
+
+
+def parameter_names(model: nn.Module) -> list[list[str]]:
+    """Returns the names of each parameter of a whole model; several where it is tied."""
+    names: dict[nn.Parameter, list[str]] = {}
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        names.setdefault(parameter, []).append(name)
+    return list(names.values())
+
+
+def weight_parts(
+    model: nn.Module,
+    mesh: RoleMesh,
+    names: Sequence[Sequence[str]],
+    boxes: Mapping[str, Box],
+    *,
+    is_sharded: bool,
+) -> Iterator[WeightPart]:
+    """Yields the part of each parameter that is here, tied ones once.
+
+    Args:
+        model: as it was split.
+        mesh: the role's processes.
+        names: of the whole model's parameters, from `parameter_names`.
+        boxes: what tensor parallelism has left of each name that is here.
+        is_sharded: whether the replicas of a block hold different rows.
+    """
+    for name, *tied in names:
+        held = [each for each in (name, *tied) if each in boxes]
+        if not held:
+            continue
+        parameter, box = model.get_parameter(held[0]), boxes[held[0]]
+        shape = tuple(parameter.shape)
+        yield WeightPart(
+            name=name,
+            tied=tuple(tied),
+            parameter=parameter,
+            box=rows_of(box, mesh.degrees.block, mesh.shard_index) if is_sharded else box,
+            shape=shape,
+            is_split_by_tensor=box.shape != shape,
+            is_split_by_replica=is_sharded,
+            is_at_both_ends=len(held) <= len(tied),
+        )

@@ -7,7 +7,7 @@ samples, possibly none, and make as many passes as the one with most.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -21,6 +21,7 @@ from flexrlhf.learning.models.forward import (
     token_values,
 )
 from flexrlhf.learning.models.parallelise import ParallelModel
+from flexrlhf.learning.models.pipeline import StagePass
 
 _Pass = Callable[[nn.Module, Batch], Tensor]
 
@@ -118,11 +119,25 @@ def _passes(
     parallel = model if isinstance(model, ParallelModel) else ParallelModel(model)
     bins = pack_by_tokens([sample.num_tokens for sample in samples], max_tokens=max_tokens)
     num_passes = parallel.agree_max(len(bins))  # before the first, for passes are collectives too
-    for positions in bins:
-        batch = collate([samples[position] for position in positions])
-        yield positions, _run(parallel, batch, forward).cpu()
+    batches = (collate([samples[position] for position in positions]) for positions in bins)
+    outputs = _outputs(parallel, batches, forward)
+    for positions, output in zip(bins, outputs, strict=True):
+        yield positions, output.cpu()
     for _ in range(num_passes - len(bins)):
         _run(parallel, idle_batch(), forward)
+
+
+def _outputs(parallel: ParallelModel, batches: Iterable[Batch], forward: _Pass) -> Iterator[Tensor]:
+    """Yields what passes over the batches give."""
+    if parallel.pipeline is None:
+        for batch in batches:
+            yield _run(parallel, batch, forward)
+        return
+    passes = [
+        StagePass(batch, lambda module, batch=batch: forward(module, batch))
+        for batch in (batch.to(parallel.device) for batch in batches)
+    ]
+    yield from parallel.pipeline.results(passes)
 
 
 @torch.no_grad()

@@ -20,12 +20,17 @@ _BUCKET_BYTES: Final = 64 * 2**20
 
 
 def agree_on_gradients(parts: Sequence[WeightPart], mesh: RoleMesh) -> list[bool]:
-    """Returns which parts have a gradient in any replica; a step leaves the others alone."""
+    """Returns which parts have a gradient anywhere; a step leaves the others alone."""
     found = torch.tensor(
         [part.gradient is not None for part in parts], dtype=torch.uint8, device=mesh.device
     )
     for group in _groups(mesh):
         dist.all_reduce(found, dist.ReduceOp.MAX, group)
+    at_both_ends = torch.tensor([part.is_at_both_ends for part in parts], device=mesh.device)
+    if at_both_ends.any():  # in both stages, or in neither
+        found_at_ends = found[at_both_ends]
+        dist.all_reduce(found_at_ends, dist.ReduceOp.MAX, mesh.ends_group)
+        found[at_both_ends] = found_at_ends
     return found.bool().tolist()
 
 
@@ -65,6 +70,19 @@ def scattered_gradients(parts: Sequence[WeightPart], mesh: RoleMesh) -> list[Ten
                     dist.all_reduce(flat, group=mesh.block_group)
                 sums += _cut(flat, rows)
     return sums
+
+
+def sum_at_ends(parts: Sequence[WeightPart], sums: Sequence[Tensor], mesh: RoleMesh) -> None:
+    """Adds up, in place, what the first and the last stage found for weights that both hold.
+
+    Args:
+        parts: weights that have a gradient.
+        sums: of each over the replicas.
+        mesh: the role's processes.
+    """
+    for part, gradient in zip(parts, sums, strict=True):
+        if part.is_at_both_ends and gradient.numel():
+            dist.all_reduce(gradient, group=mesh.ends_group)
 
 
 def broadcast_rows(parts: Sequence[WeightPart], mesh: RoleMesh) -> None:

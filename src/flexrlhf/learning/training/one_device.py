@@ -63,6 +63,11 @@ class OneDeviceBackend:
         return False
 
     @property
+    def pipeline(self) -> None:
+        """The model is in one piece."""
+        return None
+
+    @property
     def device(self) -> torch.device:
         """The device that holds the weights."""
         return next(self.model.parameters()).device

@@ -1,4 +1,4 @@
-"""Training of one role on several devices: replicas, ZeRO 0 to 3, tensor parallelism, offload."""
+"""Training of one role on several devices: replicas, ZeRO 0 to 3, tensors, stages, offload."""
 
 from __future__ import annotations
 
@@ -12,11 +12,13 @@ import torch
 from torch import Tensor, nn
 
 from flexrlhf.learning.models.parallelise import ParallelModel
+from flexrlhf.learning.models.pipeline import Pipeline
 from flexrlhf.learning.training.gradient_norm import global_norm
 from flexrlhf.learning.training.gradient_sums import (
     agree_on_gradients,
     broadcast_rows,
     scattered_gradients,
+    sum_at_ends,
     summed_gradients,
 )
 from flexrlhf.learning.training.optimizer import (
@@ -80,6 +82,11 @@ class ParallelBackend:
         return self._parallel.needs_lockstep
 
     @property
+    def pipeline(self) -> Pipeline | None:
+        """Takes several micro-batches together through the stages of the model, if it has any."""
+        return self._parallel.pipeline
+
+    @property
     def device(self) -> torch.device:
         """Where batches must lie."""
         return self._mesh.device
@@ -98,7 +105,7 @@ class ParallelBackend:
 
     def gather(self, document: Any) -> list[Any]:
         """Returns one small JSON document of every replica, in their order; all call this."""
-        return self._mesh.gather(document)[:: self._mesh.degrees.tensor]
+        return self._mesh.gather_replicas(document)
 
     def agree_max(self, number: int) -> int:
         """Returns the largest number among the replicas that go in lockstep; they all call this."""
@@ -113,15 +120,14 @@ class ParallelBackend:
         """
         updated = self._sum_gradients()
         leaves = [owned for owned in updated if owned.leaf.numel()]
-        gradients = [gradient for owned in leaves if (gradient := owned.leaf.grad) is not None]
-        splits = [owned.part.is_split_by_tensor for owned in leaves]
-        grad_norm = global_norm(
-            zip(gradients, splits, strict=True), self._mesh, is_split_by_replica=self._is_divided
-        )
+        gradients = [
+            (owned.part, grad) for owned in leaves if (grad := owned.leaf.grad) is not None
+        ]
+        grad_norm = global_norm(gradients, self._mesh, is_split_by_replica=self._is_divided)
         if not math.isfinite(grad_norm):
             self.discard_gradient()
             raise gradient_not_finite(grad_norm, self._step)
-        self._clip(gradients, grad_norm)
+        self._clip([gradient for _, gradient in gradients], grad_norm)
         rate = set_learning_rate(self._optimizer, self._step, self._settings)
         self._optimizer.step()
         self._optimizer.zero_grad(set_to_none=True)
@@ -134,7 +140,9 @@ class ParallelBackend:
         has_gradient = agree_on_gradients([owned.part for owned in self._owned], self._mesh)
         found = [owned for owned, has in zip(self._owned, has_gradient, strict=True) if has]
         summed = scattered_gradients if self._scatters else summed_gradients
-        sums = summed([owned.part for owned in found], self._mesh)
+        parts = [owned.part for owned in found]
+        sums = summed(parts, self._mesh)
+        sum_at_ends(parts, sums, self._mesh)
         for owned, gradient in zip(found, sums, strict=True):
             owned.take_gradient(gradient)
         return found
@@ -195,13 +203,17 @@ class ParallelBackend:
 
     @property
     def _weights_stem(self) -> str:
-        shard = self._mesh.shard_index if self.needs_lockstep else 0
-        return f"weights-{self._mesh.tensor_rank}-{shard}"
+        return self._stem("weights", is_divided=self.needs_lockstep)
 
     @property
     def _optimizer_stem(self) -> str:
-        shard = self._mesh.shard_index if self._is_divided else 0
-        return f"optimizer-{self._mesh.tensor_rank}-{shard}"
+        return self._stem("optimizer", is_divided=self._is_divided)
+
+    def _stem(self, kind: str, *, is_divided: bool) -> str:
+        """Names the files of what this process, and nobody with another name, keeps."""
+        mesh = self._mesh
+        stem = f"{kind}-{mesh.tensor_rank}-{mesh.shard_index if is_divided else 0}"
+        return stem if mesh.degrees.pipeline == 1 else f"{stem}-{mesh.stage}"
 
     def _leaves(self) -> dict[str, nn.Parameter]:
         return {owned.part.name: owned.leaf for owned in self._owned if owned.leaf.numel()}

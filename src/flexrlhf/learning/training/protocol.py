@@ -11,6 +11,8 @@ from typing import Any, Protocol, TypeVar
 import torch
 from torch import Tensor, nn
 
+from flexrlhf.learning.models.pipeline import Pipeline
+
 T = TypeVar("T")
 
 
@@ -45,6 +47,11 @@ class TrainBackend(Protocol):
         ...
 
     @property
+    def pipeline(self) -> Pipeline | None:
+        """Takes several micro-batches together through the stages of the model, if it has any."""
+        ...
+
+    @property
     def device(self) -> torch.device:
         """Where batches must lie."""
         ...
@@ -54,7 +61,7 @@ class TrainBackend(Protocol):
         ...
 
     def forward(self, call: Callable[[nn.Module], T]) -> T:
-        """Returns what `call` makes of the model; the only way to run a forward pass.
+        """Returns what `call` makes of the model; the only way to run a pass without a pipeline.
 
         Tensors with a gradient in the result may lie in tuples, lists, mappings and dataclasses.
         """

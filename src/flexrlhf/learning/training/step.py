@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -11,6 +11,7 @@ from torch import Tensor
 from flexrlhf.core.errors import RunFailed
 from flexrlhf.learning.data.experience import Batch
 from flexrlhf.learning.data.idle_batch import idle_batch
+from flexrlhf.learning.models.pipeline import StagePass
 from flexrlhf.learning.training.objectives import GlobalCounts, MicroBatchLoss, Objective
 from flexrlhf.learning.training.protocol import TrainBackend
 
@@ -29,24 +30,38 @@ class RoleTrainer:
         self.backend = backend
         self.objective = objective
         self._sums: dict[str, Tensor] = {}
+        self._waiting: list[StagePass[MicroBatchLoss]] = []
         self._failure: RunFailed | None = None
 
     def accumulate(self, batch: Batch, counts: GlobalCounts) -> None:
-        """Adds the gradient of one micro-batch.
+        """Adds the gradient of one micro-batch; where the model has stages, `run_waiting` does.
 
         Raises:
-            RunFailed: the loss is not finite; nothing was added. With several replicas `step`
-                raises it instead, in all of them.
+            RunFailed: the loss is not finite; nothing was added. With several replicas or stages
+                `step` raises it instead, in all of them.
         """
+        if self.backend.pipeline is not None:
+            self._waiting.append(self._stage_pass(batch, counts))
+            return
         part = self._forward(batch, counts)
-        value = part.loss.item()
-        if not math.isfinite(value):
-            self._fail(value, batch)
-            if not self.backend.needs_lockstep:
-                return
+        if not self._is_finite(part, batch) and not self.backend.needs_lockstep:
+            return
         self.backend.backward(part.loss)
-        for name, amount in part.sums.items():
-            self._sums[name] = self._sums.get(name, torch.zeros(())) + amount.double().cpu()
+        self._add(part)
+
+    def run_waiting(self) -> None:
+        """Takes what `accumulate` was given through the stages of the model, if it has any.
+
+        The more micro-batches go together, the less the stages wait for each other.
+        """
+        waiting, self._waiting = self._waiting, []
+        pipeline = self.backend.pipeline
+        if pipeline is None or not waiting:
+            return
+        parts = pipeline.run(waiting, loss_of=_loss, context=self.backend.autocast)
+        for one, part in zip(waiting, parts, strict=False):  # none but in the last stage
+            self._is_finite(part, one.batch)
+            self._add(part)
 
     def accumulate_nothing(self) -> None:
         """Takes part in a pass of the other replicas, where these go in lockstep."""
@@ -61,6 +76,7 @@ class RoleTrainer:
         Raises:
             RunFailed: a loss or the gradient was not finite, in any replica.
         """
+        self.run_waiting()
         sums = self._sums_of_replicas()
         report = self.backend.step()
         metrics = _normalised(sums, counts)
@@ -69,21 +85,45 @@ class RoleTrainer:
         metrics[f"{prefix}learning_rate"] = report.learning_rate
         return metrics
 
+    def measure(self, batches: Sequence[Batch], counts: GlobalCounts) -> dict[str, float]:
+        """Returns the sums over batches that nothing is learnt from.
+
+        Every process of a replica gives the same batches and gets the same sums.
+        """
+        pipeline = self.backend.pipeline
+        if pipeline is None:
+            with torch.no_grad():
+                return _totals([self._forward(batch, counts).sums for batch in batches])
+        passes = [self._stage_pass(batch, counts) for batch in batches]
+        parts = pipeline.run(passes, context=self.backend.autocast)
+        return self.backend.gather(_totals([part.sums for part in parts]))[self.backend.replica]
+
+    def _stage_pass(self, batch: Batch, counts: GlobalCounts) -> StagePass[MicroBatchLoss]:
+        return StagePass(batch, lambda model: self.objective(model, batch, counts))
+
     def _forward(self, batch: Batch, counts: GlobalCounts) -> MicroBatchLoss:
         with self.backend.autocast():
             return self.backend.forward(lambda model: self.objective(model, batch, counts))
 
-    def _fail(self, loss: float, batch: Batch) -> None:
-        """Raises at once where this is the only replica, else keeps the error for `step`."""
+    def _add(self, part: MicroBatchLoss) -> None:
+        for name, amount in part.sums.items():
+            self._sums[name] = self._sums.get(name, torch.zeros(())) + amount.double().cpu()
+
+    def _is_finite(self, part: MicroBatchLoss, batch: Batch) -> bool:
+        """Raises at once where nobody waits for this process, else keeps the error for `step`."""
+        loss = part.loss.item()
+        if math.isfinite(loss):
+            return True
         failure = RunFailed(
             f"The loss of role {self.role} is {loss} on samples {_listed(batch.sample_ids)}.",
             "A loss must be finite.",
             "Look at these samples and their rewards; lower the learning rate.",
         )
-        if self.backend.num_replicas == 1:
+        if self.backend.num_replicas == 1 and self.backend.pipeline is None:
             raise failure
         # The others are on their way to a sum of gradients, and would wait there for this one.
         self._failure = self._failure or failure
+        return False
 
     def _sums_of_replicas(self) -> dict[str, float]:
         """Returns the sums over all replicas, added up in their order.
@@ -106,6 +146,18 @@ class RoleTrainer:
             for name, amount in replica["sums"].items():
                 totals[name] = totals.get(name, 0.0) + amount
         return totals
+
+
+def _loss(part: MicroBatchLoss) -> Tensor:
+    return part.loss
+
+
+def _totals(parts: Iterable[Mapping[str, Tensor]]) -> dict[str, float]:
+    totals: dict[str, float] = {}
+    for sums in parts:
+        for name, amount in sums.items():
+            totals[name] = totals.get(name, 0.0) + amount.item()
+    return totals
 
 
 def _normalised(sums: Mapping[str, float], counts: GlobalCounts) -> dict[str, float]:
