@@ -115,7 +115,7 @@ class InProcessWorkers:
         )
         named = ", ".join(f"worker {thread.name!r} with {thread.doing}" for thread in busy)
         return WorkerLost(
-            f"Nothing has ended for {deadline_s:g} s. Busy: {named or 'no worker'}.\n{stacks}",
+            f"Nothing has ended for {deadline_s:.3g} s. Busy: {named or 'no worker'}.\n{stacks}",
             "Every task must end before run.task_deadline_s.",
             "Look at the stack above: a reward function that waits, or a deadline too short?",
         )

@@ -213,6 +213,16 @@ class DeviceWorker:
         """Returns the most memory held in the iteration in progress."""
         return peak_bytes(self.parts.device)
 
+    def standing(self) -> str:
+        """Returns the version of this worker's weights and what experience is here, in words."""
+        if self._parts is None:
+            return "no weights yet"
+        engine, rollouts = self._parts.held.engine, self._parts.rollouts
+        words = "no engine here" if engine is None else f"engine's weights {engine.weight_version}"
+        held = {} if rollouts is None else rollouts.exchange.held()
+        counts = [f"{count} answers of iteration {i + 1}" for i, count in sorted(held.items())]
+        return f"{words}; holds {', '.join(counts) or 'no answers'}"
+
     def close(self) -> None:
         """Leaves the others and lets go of everything."""
         self._server.close()

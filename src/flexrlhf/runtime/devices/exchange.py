@@ -129,6 +129,14 @@ class ExperienceExchange:
         self.keep_whole(iteration, samples)
         return samples
 
+    def held(self) -> dict[int, int]:
+        """Returns how many answers of each iteration are here, made or taken over."""
+        with self._lock:
+            counts: dict[int, int] = {}
+            for (iteration, _), samples in self._held.items():
+                counts[iteration] = counts.get(iteration, 0) + len(samples)
+            return counts
+
     def forget(self, iteration: int) -> None:
         """Drops everything of an iteration."""
         with self._lock:

@@ -73,7 +73,6 @@ class DeviceHost:
         self._log = WorkerLog()
         self._log.attach()
         self._worker: DeviceWorker | None = None
-        self._has_joined = False
         self._doing: dict[int, _Doing] = {}
 
     def process_id(self) -> int:
@@ -90,7 +89,6 @@ class DeviceHost:
         def work() -> str:
             from flexrlhf.runtime.devices.device_worker import DeviceWorker
 
-            self._has_joined = False
             if self._worker is not None:
                 self._worker.close()
             self._worker = DeviceWorker(order, rank, host)
@@ -107,11 +105,7 @@ class DeviceHost:
     def join(self, meeting: Meeting) -> Report:
         """Lets the worker meet the others and load its roles."""
 
-        def work() -> None:
-            self._here.join(meeting)
-            self._has_joined = True
-
-        return self._report("loading models", work)
+        return self._report("loading models", lambda: self._here.join(meeting))
 
     def run(self, task: Task) -> Report:
         """Carries out a task."""
@@ -130,20 +124,14 @@ class DeviceHost:
         return self._report(method, lambda: getattr(self._here, method)(*arguments))
 
     def describe(self) -> str:
-        """Returns the version of the weights, what every thread is at, for how long, and where."""
+        """Returns weights and experience here, what every thread is at, for how long, and where."""
         frames = sys._current_frames()
         now_s = time.time()
-        lines = [self._version()]
+        lines = ["no run yet" if self._worker is None else self._worker.standing()]
         for thread, doing in list(self._doing.items()):
             stack = "".join(traceback.format_stack(frames[thread])) if thread in frames else ""
             lines.append(f"{doing.what}, for {now_s - doing.since_s:.1f} s:\n{stack}")
         return "\n".join(lines if self._doing else [*lines, "idle\n"])
-
-    def _version(self) -> str:
-        if not self._has_joined:
-            return "no weights yet"
-        engine = self._here.parts.held.engine
-        return "no engine here" if engine is None else f"engine's weights {engine.weight_version}"
 
     @property
     def _here(self) -> DeviceWorker:

@@ -144,7 +144,7 @@ class RemoteCalls:
             for rank, text in enumerate(self._descriptions())
         )
         return WorkerLost(
-            f"Nothing has ended for {deadline_s:g} s. In progress: {in_progress}.\n{said}",
+            f"Nothing has ended for {deadline_s:.3g} s. In progress: {in_progress}.\n{said}",
             "Every task and transfer must end before run.task_deadline_s.",
             "Look at the stacks above: a reward function that waits, a peer that is gone, or a "
             "deadline too short?",
