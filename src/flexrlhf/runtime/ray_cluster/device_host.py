@@ -104,7 +104,6 @@ class DeviceHost:
 
     def join(self, meeting: Meeting) -> Report:
         """Lets the worker meet the others and load its roles."""
-
         return self._report("loading models", lambda: self._here.join(meeting))
 
     def run(self, task: Task) -> Report:
