@@ -9,7 +9,7 @@ PIP_OPTIONS ?=
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt $(PIP_OPTIONS)
 WHEELS := .cache/wheels
 
-.PHONY: demo demo-seeds smollm2 test check equivalence accuracy paper planner-study own-runs placements gpu-check chaos lint types contracts docs clean
+.PHONY: demo demo-seeds smollm2 test check equivalence accuracy paper figures driver-scale planner-study own-runs placements gpu-check chaos lint types contracts docs clean
 
 $(VENV)/.train: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -65,6 +65,14 @@ accuracy: $(VENV)/.train
 
 paper: $(VENV)/.train
 	$(BIN)/python benchmarks/paper/paper.py
+
+# Figures 3 and 4 as up to seven processes run them; `make paper` writes the page around the pictures.
+figures: $(VENV)/.dev
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/paper/measured_figures.py
+
+# Workers sleep here, and what is measured is the driver alone, so nothing else should run.
+driver-scale: $(VENV)/.dev
+	$(BIN)/python benchmarks/driver/scale.py
 
 # Measures how long planning takes too, so nothing else should run.
 planner-study: $(VENV)/.train

@@ -38,6 +38,7 @@ def paper_page(images: str) -> str:
         *_figure_1(images),
         *_layouts(images),
         *_courses(images),
+        *_measured(images),
         *_figure_7(images),
         "## Table I: interleaving, samples/s",
         "",
@@ -106,6 +107,23 @@ def _courses(images: str) -> Iterator[str]:
         yield f"`flexrlhf plan examples/{name}.yaml`"
         yield ""
         yield f"![{example.course}]({images}/{name}.svg)"
+        yield ""
+
+
+def _measured(images: str) -> Iterator[str]:
+    yield "### The same figures, run"
+    yield ""
+    yield from paragraph(
+        "Here nothing is simulated: tiny models in two, four and seven processes, and the last"
+        " iteration that `flexrlhf train examples/workers/figure*.yaml` measured, drawn by `make figures`."
+        " Up to seven processes share two cores, so order and overlap are the paper's and durations"
+        " are this machine's. `tests/integration/test_real_figures.py` holds what the simulated"
+        " ones are held to: reference and reward at the same time in 3b, twelve micro-batches in 4a"
+        " and 4b, each scored when it is there, one bar of weights per round."
+    )
+    for name, example in EXAMPLES.items():
+        title = example.course.replace("simulated", "measured")
+        yield f"![{title}]({images}/measured-{name}.svg)"
         yield ""
 
 
