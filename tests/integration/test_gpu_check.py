@@ -10,15 +10,21 @@ from pathlib import Path
 import pytest
 
 _CHECK = Path(__file__).parents[2] / "benchmarks" / "gpu" / "check.py"
-_BLOCKER = """
+_HIDING = """
 import os, sys
 
-class Blocker:
-    def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] in os.environ["BLOCKED"].split(","):
-            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+class Hiding:
+    def __init__(self, finder):
+        self._finder = finder
 
-sys.meta_path.insert(0, Blocker())
+    def find_spec(self, name, path=None, target=None):
+        is_hidden = name.partition(".")[0] in os.environ["HIDDEN"].split(",")
+        return None if is_hidden else self._finder.find_spec(name, path, target)
+
+    def __getattr__(self, name):
+        return getattr(self._finder, name)
+
+sys.meta_path[:] = map(Hiding, sys.meta_path)
 """
 _NOT_NEEDED = (
     *("ray", "datasets", "pyarrow", "gguf", "math_verify", "reasoning_gym"),
@@ -27,14 +33,14 @@ _NOT_NEEDED = (
 
 
 def check(
-    folder: Path, *arguments: str, blocked: tuple[str, ...] = (), timeout_s: float = 200
+    folder: Path, *arguments: str, hidden: tuple[str, ...] = (), timeout_s: float = 200
 ) -> tuple[int, str]:
-    """Runs the check where some packages cannot be imported and no GPU is seen."""
-    (folder / "sitecustomize.py").write_text(_BLOCKER)
+    """Runs the check where some packages are not there and no GPU is seen."""
+    (folder / "sitecustomize.py").write_text(_HIDING)
     environment = {
         **os.environ,
         "PYTHONPATH": str(folder),
-        "BLOCKED": ",".join(blocked),
+        "HIDDEN": ",".join(hidden),
         "CUDA_VISIBLE_DEVICES": "",
     }
     done = subprocess.run(
@@ -57,14 +63,14 @@ def test_without_a_gpu_it_is_skipped(tmp_path: Path):
 
 
 def test_without_torch_it_is_skipped(tmp_path: Path):
-    code, said = check(tmp_path, blocked=("torch",))
+    code, said = check(tmp_path, hidden=("torch",))
     assert code == 0
     assert said == f"gpu-check: skipped: {sys.executable}: no torch\n"
 
 
 def test_parts_that_lack_a_package_are_skipped_and_the_others_run(tmp_path: Path):
-    blocked = ("transformers", "safetensors", "psutil", "pydantic", "yaml")
-    code, said = check(tmp_path, "--device", "cpu", blocked=blocked)
+    hidden = ("transformers", "safetensors", "psutil", "pydantic", "yaml")
+    code, said = check(tmp_path, "--device", "cpu", hidden=hidden)
     assert code == 0, said
     assert "formulas: ok" in said
     assert "models: skipped: no transformers, no safetensors, no psutil\n" in said
@@ -75,7 +81,7 @@ def test_parts_that_lack_a_package_are_skipped_and_the_others_run(tmp_path: Path
 @pytest.mark.full
 @pytest.mark.timeout(600)
 def test_both_layouts_run_on_a_cpu_with_nothing_but_what_it_names(tmp_path: Path):
-    code, said = check(tmp_path, "--device", "cpu", blocked=_NOT_NEEDED, timeout_s=590)
+    code, said = check(tmp_path, "--device", "cpu", hidden=_NOT_NEEDED, timeout_s=590)
     assert code == 0, said
     assert "disaggregated on cpu, float64: 96 answers: the same" in said
     assert "gpu-check: 3 ok, 0 failed, 0 skipped" in said
