@@ -15,6 +15,8 @@ PORT = 6379
 STORE_BYTES = 80_000_000
 """Of Ray's own store, about the least that it takes."""
 START_S = 120
+ATTEMPTS = 3
+"""Ray gives up where a busy machine takes half a minute to answer."""
 
 
 def start_ray(hosts: Sequence[Host], cpus: int) -> Mapping[str, str]:
@@ -32,30 +34,27 @@ def start_ray(hosts: Sequence[Host], cpus: int) -> Mapping[str, str]:
     }
     head = ["--head", "--port", str(PORT), "--include-dashboard", "false"]
     other = ["--address", f"{hosts[0].address}:{PORT}"]
-    _wait(_start(hosts[0], cpus, head, variables))
-    for process in [_start(host, cpus, other, variables) for host in hosts[1:]]:
-        _wait(process)
+    _start(hosts[0], cpus, head, variables)
+    for host in hosts[1:]:
+        _start(host, cpus, other, variables)
     return variables
 
 
-def _start(
-    host: Host, cpus: int, role: Sequence[str], variables: Mapping[str, str]
-) -> subprocess.Popen[str]:
+def _start(host: Host, cpus: int, role: Sequence[str], variables: Mapping[str, str]) -> None:
     line = [str(Path(sys.executable).parent / "ray"), "start", *role]
     line += ["--node-ip-address", host.address, "--num-cpus", str(cpus)]
-    line += ["--object-store-memory", str(STORE_BYTES)]
-    line += ["--disable-usage-stats"]
-    return subprocess.Popen(
-        host.command(line),
-        env={**os.environ, **variables},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        start_new_session=True,  # Ctrl-C is the command's
-    )
-
-
-def _wait(process: subprocess.Popen[str]) -> None:
-    said, _ = process.communicate(timeout=START_S)
-    if process.returncode:
-        sys.exit(f"Ray did not start:\n{said}")
+    line += ["--object-store-memory", str(STORE_BYTES), "--disable-usage-stats"]
+    for _ in range(ATTEMPTS):
+        started = subprocess.run(
+            host.command(line),
+            env={**os.environ, **variables},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,  # Ctrl-C is the command's
+            timeout=START_S,
+            check=False,
+        )
+        if started.returncode == 0:
+            return
+    sys.exit(f"Ray did not start on {host.address}:\n{started.stdout}")

@@ -70,11 +70,11 @@ def _is_one_device(config: RunConfig) -> bool:
     return all(is_one_device(stage.cluster) for _, stage in config.stage_configs())
 
 
-def _stage_plans(config: RunConfig, *, advised: bool = True) -> list[StagePlans]:
+def _stage_plans(config: RunConfig) -> list[StagePlans]:
     """Searches for the plans of every stage, on the machines that Ray has if it is asked for."""
     from flexrlhf.planning.search.stage_plans import stage_plans
 
-    return stage_plans(config, _joined(config), advised=advised)
+    return stage_plans(config, _joined(config))
 
 
 def _joined(config: RunConfig) -> Cluster | None:
@@ -95,11 +95,14 @@ def _cluster_of(config: RunConfig) -> Cluster:
     return _joined(config) or cluster_of(setting)
 
 
-def _training_plans(config: RunConfig) -> list[Plan]:
+def _training_plans(config: RunConfig, cluster: Cluster | None) -> list[Plan]:
     """Returns the plan of every stage that is trained; a run does not wait for advice."""
-    if _is_one_device(config):
+    if cluster is None:
         return this_machine_plans(config)
-    return [stage.ranked.best for stage in _stage_plans(config, advised=False)]
+    from flexrlhf.planning.search.stage_plans import stage_plans
+
+    found = stage_plans(config, cluster, advised=False)
+    return [stage.ranked.best for stage in found]
 
 
 def train(
@@ -139,7 +142,7 @@ def train(
 
     cluster = None if _is_one_device(config) else _cluster_of(config)
     with _processes(config, cluster) as processes:  # they start while the run is planned
-        plans = [plan] if plan is not None else _training_plans(config)
+        plans = [plan] if plan is not None else _training_plans(config, cluster)
         for stage_plan in plans:
             require_runnable(stage_plan, 1 if cluster is None else cluster.num_devices)
         folder = Path(run_dir) if run_dir else run_folder.default_folder(_name(config))
@@ -150,7 +153,8 @@ def train(
             from flexrlhf.runtime import stages
 
             memory.share_one_heap()
-            prepared = stages.prepare(with_threads(config, threads), plans, folder)
+            whole = folder.absolute()  # workers on other machines start in folders of their own
+            prepared = stages.prepare(with_threads(config, threads), plans, whole)
             facts = environment.describe_environment(shlex.join(sys.argv))
             heard = listener or stages.SilentListener()
             try:
@@ -213,7 +217,9 @@ def dry_run(config: RunConfig) -> str:
     from flexrlhf.report.plan_text import plan_text
     from flexrlhf.runtime import stages
 
-    plans = _training_plans(resolve(config))
+    resolved = resolve(config)
+    cluster = None if _is_one_device(resolved) else _cluster_of(resolved)
+    plans = _training_plans(resolved, cluster)
     prepared = stages.prepare(config, plans, Path())
     parts = ["# resolved config", dump_config(config)]
     for stage in prepared.stages:
