@@ -9,7 +9,7 @@ PIP_OPTIONS ?=
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt $(PIP_OPTIONS)
 WHEELS := .cache/wheels
 
-.PHONY: demo demo-seeds smollm2 test check equivalence accuracy paper figures driver-scale planner-study own-runs placements gpu-check chaos lint types contracts docs clean
+.PHONY: demo demo-seeds smollm2 test check equivalence accuracy paper figures driver-scale planner-study own-runs placements hosts gpu-check chaos lint types contracts docs clean
 
 $(VENV)/.train: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -90,6 +90,11 @@ GPU_PYTHON = $(if $(filter file,$(origin PYTHON)),$(firstword $(wildcard $(BIN)/
 GPU_CHECK ?=
 gpu-check:
 	$(GPU_PYTHON) benchmarks/gpu/check.py $(GPU_CHECK)
+
+# This machine plays three with slow links between them; needs root on Linux, and says what it lacks.
+hosts: $(VENV)/.dev
+	OMP_NUM_THREADS=1 $(BIN)/python examples/hosts/hosts.py --mbit 100 -- \
+		$(BIN)/flexrlhf train examples/hosts/ppo.yaml || test $$? -eq 77
 
 docs: $(VENV)/.dev
 	$(BIN)/python -m flexrlhf.config.reference
