@@ -9,7 +9,7 @@ PIP_OPTIONS ?=
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt $(PIP_OPTIONS)
 WHEELS := .cache/wheels
 
-.PHONY: demo demo-seeds smollm2 test check equivalence accuracy paper figures driver-scale planner-study own-runs placements hosts gpu-check chaos lint types contracts docs clean
+.PHONY: demo demo-seeds smollm2 smollm2-workers test check equivalence accuracy paper figures driver-scale planner-study own-runs placements hosts gpu-check chaos lint types contracts docs clean
 
 $(VENV)/.train: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -34,6 +34,10 @@ $(WHEELS)/.smollm2: $(VENV)/.train
 
 smollm2: $(WHEELS)/.smollm2
 	$(BIN)/python examples/smollm2/smollm2.py --wheels $(WHEELS)
+
+# Trains on two processes and measures the machine first, so nothing else should run.
+smollm2-workers: $(WHEELS)/.smollm2 $(VENV)/.dev
+	$(BIN)/python examples/smollm2/workers.py --wheels $(WHEELS)
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check src tests examples benchmarks
