@@ -18,6 +18,7 @@ _ROLES: Final = {
     "sft": ("actor",),
     "reward_model": ("reward",),
 }
+_WHOLE: Final = {"tensor_parallel": 1, "pipeline_parallel": 1}
 _WITHOUT_MODEL: Final = {"grpo-functions": ("reward",)}
 """Roles that are functions alone, which nothing splits."""
 
@@ -65,7 +66,7 @@ class PlacedCase:
         for role in (*_ROLES[variant], *sorted(shadows)):
             if role not in _WITHOUT_MODEL.get(variant, ()):
                 given = self.trained if role in trained else self.frozen
-                whole = {"tensor_parallel": 1, "zero_stage": 0, "offload": False}
+                whole = {**_WHOLE, "zero_stage": 0, "offload": False}
                 found[role] = {**whole, **given, **self.roles.get(role, {})}
         return found
 

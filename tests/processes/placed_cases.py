@@ -14,7 +14,10 @@ def _case(name: str, workers: int, strategy: str, **keys: Any) -> PlacedCase:
 
 
 _TENSOR: Final = {"tensor_parallel": 2}
+_STAGES: Final = {"pipeline_parallel": 2}
 _TRAINING: Final = ("sft", "reward_model")
+_STAGED: Final = ("ppo-shared", "grpo", *_TRAINING)
+"""Those whose trained models all have two layers or more."""
 
 COVERING: Final = (
     PlacedCase("a device each", 4, {"ratio": [0.25, 0.25, 0.25, 0.25]}, variants=("ppo",)),
@@ -54,6 +57,15 @@ COVERING: Final = (
         variants=("sft",),
     ),
     _case("replicas", 2, "colocated", trained={"zero_stage": 1}, variants=("reward_model",)),
+    _case(
+        "two stages of two replicas, ZeRO-1",
+        4,
+        "colocated",
+        trained={"zero_stage": 1},
+        roles={"actor": {**_STAGES, "zero_stage": 1}, "reference": _STAGES},
+        variants=("ppo",),
+    ),
+    _case("two stages", 2, "colocated", trained=_STAGES, variants=("ppo-shared",)),
 )
 """Few cases, chosen so that every way to place a role and to split one occurs."""
 
@@ -210,4 +222,44 @@ _POOLS: Final = (
         trained={"zero_stage": 1},
     ),
 )
-FULL: Final = (*_COLOCATED, *_INTERLEAVED, *_POOLS)
+_PIPELINES: Final = (
+    _case("two stages", 2, "colocated", trained=_STAGES, variants=_STAGED),
+    _case("two stages of two replicas", 4, "colocated", trained=_STAGES, variants=_STAGED),
+    _case(
+        "two stages of two replicas, ZeRO-1, samples one by one",
+        4,
+        "colocated",
+        trained={**_STAGES, "zero_stage": 1},
+        changes={"training": {"micro_batch_tokens": "auto", "micro_batch_samples": 1}},
+        variants=_STAGED,
+    ),
+    _case("two stages, TP 2", 4, "colocated", trained={**_STAGES, **_TENSOR}, variants=_STAGED),
+    _case(
+        "two stages, gradient checkpointing",
+        2,
+        "colocated",
+        trained=_STAGES,
+        changes={"training": {"gradient_checkpointing": True}},
+        variants=("ppo-shared",),
+    ),
+    _case("the actor in stages", 2, "colocated", roles={"actor": _STAGES}, variants=("ppo",)),
+    _case("two stages, scores apart", 4, "interleaved_1", trained=_STAGES, variants=("grpo",)),
+    _case("two stages, generates TP 2", 4, "tp_generation", trained=_STAGES, variants=("grpo",)),
+    PlacedCase(
+        "two stages train, TP 2 generates",
+        4,
+        {"pools": {"train": 0.5, "generate": 0.5}},
+        trained=_STAGES,
+        roles={"shadow_actor": _TENSOR},
+        variants=("ppo-shared", "grpo"),
+    ),
+    PlacedCase(
+        "two stages train, two others generate and score",
+        4,
+        {"pools": {"train": 0.5, "generate": 0.5}},
+        trained=_STAGES,
+        roles={"shadow_actor": _STAGES, "reference": _STAGES},
+        variants=("ppo-shared", "grpo"),
+    ),
+)
+FULL: Final = (*_COLOCATED, *_INTERLEAVED, *_POOLS, *_PIPELINES)

@@ -2,9 +2,31 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from flexrlhf.core.errors import PlanError
 from flexrlhf.planning.placement.one_device import require_one_device
-from flexrlhf.planning.placement.plan import Plan
+from flexrlhf.planning.placement.plan import Plan, RolePlacement
+
+_STAGED_ZERO: Final = 1
+"""The largest ZeRO stage of a role in pipeline stages."""
+
+
+def obstacle(placement: RolePlacement) -> str | None:
+    """Returns why workers cannot hold a role so, in a sentence; None if they can."""
+    if placement.pipeline_parallel == 1:
+        return None
+    if placement.zero_stage > _STAGED_ZERO:
+        return (
+            f"Several micro-batches are under way in a pipeline stage, which keeps its weights and "
+            f"gradients whole for them: ZeRO stage {placement.zero_stage} would take them apart."
+        )
+    if placement.generation not in {None, "tensor_parallel"}:
+        return (
+            f"Workers generate with copies without stages, which is not generation = "
+            f"{placement.generation}."
+        )
+    return None
 
 
 def require_runnable(plan: Plan, num_devices: int) -> None:
@@ -20,9 +42,18 @@ def require_runnable(plan: Plan, num_devices: int) -> None:
         reason = "for planning and export only" if plan.export_only else "not feasible"
         raise PlanError(
             f"The plan {plan.strategy!r} is {reason}: {plan.why}",
-            "A plan that is run is feasible, and splits roles by replicas and tensors.",
+            "A plan that is run is feasible, and its roles are split as workers can split them.",
             "Train with a plan that can be run, or without one.",
         )
+    for role, placement in plan.placement.items():
+        reason = obstacle(placement)
+        if reason is not None:
+            raise PlanError(
+                f"The plan {plan.strategy!r} cuts {role} into {placement.pipeline_parallel} "
+                f"pipeline stages in a way that cannot be run. {reason}",
+                "Stages go with replicas, tensor parallelism and ZeRO stage 0 or 1.",
+                "Train with a plan that can be run, or without one.",
+            )
     if plan.devices and plan.devices[-1] >= num_devices:
         raise PlanError(
             f"The plan {plan.strategy!r} uses device {plan.devices[-1]}.",

@@ -18,7 +18,13 @@ _MOST_STAGES: Final = 16
 
 
 def role_placements(
-    cluster: Cluster, arrangement: Arrangement, role: Role, model: HeldModel, *, generates: bool
+    cluster: Cluster,
+    arrangement: Arrangement,
+    role: Role,
+    model: HeldModel,
+    *,
+    generates: bool,
+    on_workers: bool = False,
 ) -> list[RolePlacement]:
     """Returns the placements of `role` that the arrangement leaves open.
 
@@ -32,6 +38,8 @@ def role_placements(
         role: whose placements.
         model: of the role.
         generates: whether it generates.
+        on_workers: whether workers are to run it: a model in pipeline stages then generates with
+            copies that have none, and cores are not asked to form pipelines by themselves.
     """
     devices = arrangement.devices[role]
     fixed = arrangement.degrees_of(role)
@@ -39,14 +47,19 @@ def role_placements(
     if generates:
         ways = _generations(cluster, arrangement, devices, model, fixed)
     found: dict[RolePlacement, None] = {}
-    for tensor, pipeline in _splits(cluster, devices, model, fixed):
+    # Cores of a machine share its memory: stages would only wait for each other.
+    most_stages = 1 if on_workers and _are_cores(cluster, devices) else _MOST_STAGES
+    for tensor, pipeline in _splits(cluster, devices, model, fixed, most_stages=most_stages):
         replicas = len(devices) // (tensor * pipeline)
         if tensor * pipeline * replicas != len(devices):
             continue
         if fixed.get("data_parallel", replicas) != replicas:
             continue
         for sharding in _shardings(cluster, devices, model, (tensor, pipeline), fixed):
-            for generation in ways:
+            for way in ways:
+                generation = way
+                if on_workers and way and pipeline > 1:
+                    generation = {**way, "generation": "tensor_parallel"}
                 choice: dict[str, Any] = {
                     "tensor_parallel": tensor,
                     "pipeline_parallel": pipeline,
@@ -59,16 +72,25 @@ def role_placements(
 
 
 def _splits(
-    cluster: Cluster, devices: Sequence[int], model: HeldModel, fixed: Degrees
+    cluster: Cluster,
+    devices: Sequence[int],
+    model: HeldModel,
+    fixed: Degrees,
+    *,
+    most_stages: int,
 ) -> Iterator[tuple[int, int]]:
     """Tensor and pipeline degrees."""
     tensors = _tensor_degrees(cluster, devices, model)
     for tensor in _divisors(tensors, fixed, "tensor_parallel", model):
         stages = [1]
-        while model.is_trained and 2 * stages[-1] <= min(_MOST_STAGES, model.shape.layers):
+        while model.is_trained and 2 * stages[-1] <= min(most_stages, model.shape.layers):
             stages.append(2 * stages[-1])
         for stage in _kept(stages, fixed, "pipeline_parallel"):
             yield tensor, stage
+
+
+def _are_cores(cluster: Cluster, devices: Sequence[int]) -> bool:
+    return all(cluster.device_type(device).name == "cpu-core" for device in devices)
 
 
 def _kept(values: Sequence[T], fixed: Degrees, key: str) -> Sequence[T]:
@@ -102,8 +124,7 @@ def _shardings(
     tensor, pipeline = split
     replicas = len(devices) // (tensor * pipeline)
     # A core has no host whose memory were another one.
-    has_host = any(cluster.device_type(device).name != "cpu-core" for device in devices)
-    may_offload = model.is_trained and has_host
+    may_offload = model.is_trained and not _are_cores(cluster, devices)
     stages = [0] if replicas == 1 else [1, 2, 3] if model.is_trained else [0, 3]
     for stage in _kept(stages, fixed, "zero_stage"):
         if pipeline > 1 and stage > 1 and not {"zero_stage", "pipeline_parallel"} <= set(fixed):

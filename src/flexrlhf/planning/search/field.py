@@ -12,6 +12,7 @@ from typing import Any
 from flexrlhf.core.names import GenerationMode, Role, Stage
 from flexrlhf.planning.placement.arrangement import Arrangement
 from flexrlhf.planning.placement.plan import Plan, RolePlacement
+from flexrlhf.planning.placement.runnable import obstacle
 from flexrlhf.planning.search.bounds import IterationBound, Times, WeightSync
 from flexrlhf.planning.search.combinations import (
     Combination,
@@ -194,7 +195,7 @@ def _plan(arrangement: Arrangement, cuts: Cuts, placement: dict[Role, RolePlacem
         why=arrangement.note,
         placement=placement,
         export_only=arrangement.is_export_only
-        or any(held.pipeline_parallel > 1 for held in placement.values()),
+        or any(obstacle(held) is not None for held in placement.values()),
         rollout_micro_batches=cuts.parts,
         sync_every=cuts.sync_every,
     )

@@ -9,6 +9,7 @@ from flexrlhf.core.names import Role, Stage
 from flexrlhf.planning.costs.held_model import HeldModel
 from flexrlhf.planning.placement.arrangement import Arrangement
 from flexrlhf.planning.placement.plan import RolePlacement
+from flexrlhf.planning.placement.runnable import obstacle
 from flexrlhf.planning.search.bounds import Times
 from flexrlhf.planning.search.degrees import role_placements
 from flexrlhf.planning.search.evaluation import placed_role
@@ -72,7 +73,12 @@ class RoleOptions:
             return [Option(role, placement)]
         generates = request.spec.generates and role == self._arrangement.generating_role
         placements = role_placements(
-            request.cluster, self._arrangement, role, model, generates=generates
+            request.cluster,
+            self._arrangement,
+            role,
+            model,
+            generates=generates,
+            on_workers=request.runnable,
         )
         if request.runnable:
             placements = [p for p in placements if _can_run(p, model)]
@@ -86,8 +92,10 @@ class RoleOptions:
 
 
 def _can_run(placement: RolePlacement, model: HeldModel) -> bool:
-    """Whether workers can split a role so: by replicas, and by whole key heads inside a replica."""
+    """Whether workers can split a role so: by whole key heads, and by whole layers."""
     tensor = placement.generation_tensor_parallel or 1
     heads = model.shape.kv_heads or 1
     splits = (placement.tensor_parallel, tensor)
-    return placement.pipeline_parallel == 1 and all(heads % split == 0 for split in splits)
+    is_cut_by_heads = all(heads % split == 0 for split in splits)
+    has_layers = placement.pipeline_parallel <= model.shape.layers
+    return obstacle(placement) is None and is_cut_by_heads and has_layers

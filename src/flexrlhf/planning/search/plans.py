@@ -24,7 +24,10 @@ _OWN: Final[tuple[StrategyName, ...]] = tuple(
 )
 
 
-_NO_SPLIT: Final = "No degree that it allows divides the heads of every model and its devices."
+_NO_SPLIT: Final = (
+    "No degree that it allows divides the heads of every model and its devices, with a layer for "
+    "every pipeline stage."
+)
 _MOST_PARTS: Final = 64
 """Into which a head count is offered to be divided."""
 _TENSOR: Final = ("tensor_parallel", "generation_tensor_parallel")

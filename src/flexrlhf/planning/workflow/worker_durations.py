@@ -7,6 +7,7 @@ from typing import Final
 
 from flexrlhf.core.algorithm_specs import AlgorithmSpec
 from flexrlhf.core.names import SHADOWS, Role
+from flexrlhf.planning.costs.memory import Engine
 from flexrlhf.planning.costs.profiled.batches import PassLimit, SequenceLength
 from flexrlhf.planning.costs.profiled.work import RunWork
 from flexrlhf.planning.costs.profiled.worker_costs import WorkerCosts
@@ -136,10 +137,16 @@ class WorkerDurations:
             share = placed.model.weight_bytes / placed.layout.weight_parts
             if role in SHADOWS.values():
                 installed += share * rate
-            if placed.engine is not None and placed.engine.tensor != placed.layout.tensor:
+            if placed.engine is not None and self._has_own_copy(placed, placed.engine):
                 part = placed.model.weight_bytes / placed.engine.tensor
                 installed += part * rate + (self._weights_s(placed, part) if role == "actor" else 0)
         return installed
+
+    @staticmethod
+    def _has_own_copy(placed: PlacedRole, engine: Engine) -> bool:
+        """Whether the engine's weights are cut otherwise than the role's, which it then pulls."""
+        layout = placed.layout
+        return engine.tensor != layout.tensor or layout.pipeline > 1
 
     def _weights_s(self, placed: PlacedRole, num_bytes: float) -> float:
         costs = self._costs.weights

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -24,6 +25,8 @@ class DeviceMap:
 
     plan: Plan
     spec: AlgorithmSpec
+    speeds: tuple[float, ...] = ()
+    """Of each worker, by rank; empty where they count as equal."""
 
     @cached_property
     def groups(self) -> Mapping[str, DeviceGroup]:
@@ -70,14 +73,44 @@ class DeviceMap:
         """Returns how a role's weights are split."""
         return shard_degrees(self.plan.placement[role])
 
+    def replica_speeds(self, role: Role) -> tuple[float, ...]:
+        """Returns the speed of each replica of a role, its slowest worker's; empty if equal."""
+        slowest: dict[int, float] = {}
+        for rank in self.ranks(role) if self.speeds else ():
+            replica = self.replica(role, rank)
+            slowest[replica] = min(self.speeds[rank], slowest.get(replica, math.inf))
+        return tuple(slowest[replica] for replica in sorted(slowest))
+
+    @property
+    def engine_speeds(self) -> tuple[float, ...]:
+        """The same of each copy that generates."""
+        role = self.generating
+        ranks, size = self.ranks(role), self.engine_tensor(role)
+        firsts = range(0, len(ranks), size) if self.speeds else ()
+        return tuple(min(self.speeds[r] for r in ranks[first : first + size]) for first in firsts)
+
     def engine_tensor(self, role: Role) -> int:
         """Returns the devices over which a copy of a generating role is split."""
         placement = self.plan.placement[role]
         return placement.generation_tensor_parallel or placement.tensor_parallel
 
+    def replica(self, role: Role, rank: int) -> int:
+        """Returns which replica of a role a worker holds a part of."""
+        degrees = self.degrees(role)
+        return self.ranks(role).index(rank) % degrees.stage_size // degrees.tensor
+
+    def has_own_engine(self, role: Role) -> bool:
+        """Whether a generating role does so with copies that are cut otherwise than its weights."""
+        degrees = self.degrees(role)
+        return degrees.pipeline > 1 or self.engine_tensor(role) != degrees.tensor
+
     def scorers(self, role: Role) -> tuple[int, ...]:
-        """Returns the workers that keep what `role` says of given answers, replica by replica."""
-        return self.ranks(role)[:: self.plan.placement[role].tensor_parallel]
+        """Returns the workers that keep what `role` says of given answers, replica by replica.
+
+        Every process of a replica knows it; the first of its first pipeline stage keeps it.
+        """
+        degrees = self.degrees(role)
+        return self.ranks(role)[: degrees.stage_size : degrees.tensor]
 
     @property
     def generators(self) -> tuple[int, ...]:

@@ -89,9 +89,10 @@ class ExperienceExchange:
             lengths = self._lengths(iteration, part)
             ids = sorted(lengths)
             placement = self._map.plan.placement[role]
-            shares = balanced_shares([lengths[i] for i in ids], placement.data_parallel)
-            replica = self._map.ranks(role).index(self.rank) // placement.tensor_parallel
-            self._shares[key] = [ids[place] for place in shares[replica]]
+            speeds = self._map.replica_speeds(role)
+            shares = balanced_shares([lengths[i] for i in ids], placement.data_parallel, speeds)
+            share = shares[self._map.replica(role, self.rank)]
+            self._shares[key] = [ids[place] for place in share]
         wanted = self._shares[key]
         self._take(iteration, part, wanted)
         with self._lock:

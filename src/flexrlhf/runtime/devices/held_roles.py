@@ -121,7 +121,7 @@ def _hold_engine(
         return
     held.engine_mesh = mesh
     model = held.models[role]
-    if tensor != placement.tensor_parallel:
+    if device_map.has_own_engine(role):
         whole = loader.load("actor", device, trains=False)
         model = held.engine_copy = parallelise(whole, mesh, trains=False)
     held.generates_with = model

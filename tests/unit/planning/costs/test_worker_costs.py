@@ -82,10 +82,11 @@ SEQUENCES = tuple(SequenceLength(4.0, float(tokens)) for tokens in (4, 4, 4, 4))
 WORK = RunWork(SEQUENCES, PassLimit(max_items=1))
 
 
-def role(data: int, *, zero_stage: int = 0, tensor: int = 1) -> WorkerSeconds:
+def role(data: int, *, zero_stage: int = 0, tensor: int = 1, pipeline: int = 1) -> WorkerSeconds:
     """The tiny model on so many processes."""
-    layout = Layout(tensor=tensor, data=data, zero_stage=zero_stage, shard=data)
-    return WorkerSeconds(MODEL, layout, data * tensor, tensor, per_token=False, costs=WORKERS)
+    layout = Layout(tensor, pipeline, data, zero_stage, shard=data)
+    ranks = layout.num_devices
+    return WorkerSeconds(MODEL, layout, ranks, tensor, per_token=False, costs=WORKERS)
 
 
 def test_slowdown_is_counted_from_all_cores_busy() -> None:
@@ -122,6 +123,20 @@ def test_layers_cut_over_processes_add_up_behind_attention_and_mlp() -> None:
     sums, num_bytes = 2 * SHAPE.layers, 8 * SHAPE.hidden * 4
     seconds = role(1, tensor=2).train(SEQUENCES, 0, WORK)
     assert seconds == pytest.approx(1.0 + 2 * sums * (0.001 + num_bytes * 1e-7), rel=1e-3)
+
+
+def test_stages_share_a_pass_and_wait_for_the_first_and_the_last() -> None:
+    handed = 0.001 + 8 * SHAPE.hidden * 4 * 1e-7
+    seconds = role(1, pipeline=2).train(SEQUENCES, 0, WORK)  # the first of four passes
+    assert seconds == pytest.approx(1.0 / 2 * 5 / 4 + 2 * handed)
+    scored = role(1, pipeline=2).score(SEQUENCES, PassLimit(max_items=1), WORK)
+    assert scored == pytest.approx(4 * 0.5 / 2 * 5 / 4 + 4 * handed)
+    params, num_bytes = MODEL.trainable_params, MODEL.gradient_bytes
+    assert role(1, pipeline=2).update() == pytest.approx(0.1 + params * 0.5e-6 + 0.01)
+    copied = 2 * num_bytes / 2 / 1e15
+    assert role(2, pipeline=2).update() == pytest.approx(
+        0.1 + params * 0.5e-6 + WORKERS.group(4).step_s + num_bytes / 2 * 2e-7 + copied
+    )
 
 
 def test_a_step_updates_its_part_and_sums_gradients() -> None:

@@ -21,6 +21,8 @@ from flexrlhf.planning.costs.profiled.worker_costs import GroupCost, WorkerCosts
 
 _SUMS: Final = 2
 """Of a layer that is cut over processes: behind attention and behind the MLP, each way."""
+_UNDER_WAY: Final = 4
+"""Passes without gradients per pipeline stage that go together, as the runtime groups them."""
 _WEIGHTS_SHARDED: Final = 3
 _GRADIENTS_SHARDED: Final = 2
 
@@ -68,6 +70,8 @@ class WorkerSeconds:
         seconds = max(self._split(self.layout.tensor).score(b, work.rows_per_item) for b in shares)
         tokens = max(sum(part.tokens for part in bins) for bins in shares)
         seconds += self._sums_s(self.layout.tensor, passes, tokens, 1)
+        seconds = self._staged_s(seconds, min(passes, _UNDER_WAY * self.layout.pipeline))
+        seconds += self._handed_s(passes, tokens, 1)
         if self.layout.zero_stage == _WEIGHTS_SHARDED and self._is_sharded:
             seconds += passes * self._gather_s
         elif self._shards_gradients:
@@ -82,7 +86,9 @@ class WorkerSeconds:
             return 0.0
         split = self._split(self.layout.tensor)
         seconds = max(split.train(part, work.rows_per_item) for part in parts)
-        seconds += self._sums_s(self.layout.tensor, 1, max(part.tokens for part in parts), 2)
+        tokens = max(part.tokens for part in parts)
+        seconds += self._sums_s(self.layout.tensor, 1, tokens, 2)
+        seconds = self._staged_s(seconds, max(map(len, bins))) + self._handed_s(1, tokens, 2)
         if self._is_sharded and self.layout.zero_stage >= _GRADIENTS_SHARDED:
             is_whole = self.layout.zero_stage == _WEIGHTS_SHARDED
             extra = self._group.trains if is_whole else self._group.reduces
@@ -92,7 +98,8 @@ class WorkerSeconds:
     def update(self) -> float:
         """Returns the seconds of an optimiser step, sums over replicas included."""
         layout, model = self.layout, self.model
-        parts = layout.tensor * (layout.shard if layout.zero_stage > 0 else 1)
+        split = layout.tensor * layout.pipeline
+        parts = split * (layout.shard if layout.zero_stage > 0 else 1)
         update = self.costs.costs.update
         whole_s = ModelSeconds(model, self.costs.costs).update()
         seconds = whole_s - model.trainable_params * update.param_s * (1 - 1 / parts)
@@ -101,7 +108,7 @@ class WorkerSeconds:
         seconds += self._group.step_s
         if layout.data == 1:
             return seconds
-        num_bytes = model.gradient_bytes / layout.tensor
+        num_bytes = model.gradient_bytes / split
         if layout.zero_stage == 0:
             # Put together in buckets for the sum, and read from them again.
             copied_s = 2 * num_bytes / self.costs.costs.memory.read_bandwidth
@@ -156,6 +163,31 @@ class WorkerSeconds:
             if self._shards_weights and self.per_token:
                 seconds += steps * self._gather_s
         return seconds
+
+    def _staged_s(self, seconds: float, under_way: int) -> float:
+        """Returns the seconds of passes through the stages of a pipeline.
+
+        Args:
+            seconds: of the same passes through the whole model.
+            under_way: passes that fill the stages together; the stages wait for the first and the
+                last of them.
+        """
+        stages = self.layout.pipeline
+        return seconds / stages * (under_way + stages - 1) / under_way
+
+    def _handed_s(self, passes: float, tokens: float, ways: int) -> float:
+        """Returns the seconds in which passes are handed from one stage to the next.
+
+        Args:
+            passes: through the stages.
+            tokens: of all of them.
+            ways: 1 forward; 2 forward and backward.
+        """
+        if self.layout.pipeline == 1:
+            return 0.0
+        group = self.costs.group(2)
+        num_bytes = tokens * self.model.shape.hidden * DTYPE_BYTES[self.model.compute_dtype]
+        return ways * (passes * group.message_s + num_bytes * group.sum_byte_s)
 
     def _sums_s(self, tensor: int, passes: float, tokens: float, ways: int) -> float:
         """Seconds of the sums over the processes of a replica.

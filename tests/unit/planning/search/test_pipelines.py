@@ -1,0 +1,92 @@
+"""Where the search offers pipeline stages, and what it takes from them that workers cannot run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from flexrlhf.core.algorithm_specs import algorithm_spec
+from flexrlhf.core.names import Role
+from flexrlhf.planning.cluster.cluster import Cluster
+from flexrlhf.planning.costs.held_model import HeldModel
+from flexrlhf.planning.costs.lengths import Lengths
+from flexrlhf.planning.costs.shape_catalogue import shape_named
+from flexrlhf.planning.costs.workload import Workload
+from flexrlhf.planning.placement.arrangement import Arrangement
+from flexrlhf.planning.placement.plan import RolePlacement
+from flexrlhf.planning.search.field import Cuts, Field, Known
+from flexrlhf.planning.search.request import PlanRequest
+
+FOUR = (0, 1, 2, 3)
+
+
+def options_of(
+    role: Role, *, device: str, runnable: bool, fixed: Mapping[str, Any] | None = None
+) -> list[RolePlacement]:
+    """Every way to split a role of GRPO, colocated on four devices."""
+    spec = algorithm_spec("grpo")
+    models = {
+        each: HeldModel(shape_named("llama-7b"), is_trained=each in spec.trained)
+        for each in spec.models
+    }
+    cluster = Cluster.uniform(device, nodes=1, devices_per_node=4)
+    workload = Workload(128, Lengths.fixed(128), Lengths.fixed(128))
+    request = PlanRequest(spec, cluster, models, workload, runnable=runnable)
+    devices: dict[Role, tuple[int, ...]] = dict.fromkeys(spec.models, FOUR)
+    arrangement = Arrangement("colocated", devices, "", fixed={role: fixed or {}})
+    field = Field(request, arrangement, Cuts(), known=Known())
+    return [option.placement for option in field.options[role]]
+
+
+def test_an_actor_in_stages_that_is_to_run_generates_with_copies():
+    staged = [
+        p for p in options_of("actor", device="A100-80G", runnable=True) if p.pipeline_parallel > 1
+    ]
+    assert {p.pipeline_parallel for p in staged} == {2, 4}
+    assert {p.generation for p in staged} == {"tensor_parallel"}
+    assert {p.generation_tensor_parallel for p in staged} == {1, 2, 4}
+    assert {p.zero_stage for p in staged} == {0, 1}
+
+
+def test_other_plans_may_generate_through_the_stages():
+    placements = options_of("actor", device="A100-80G", runnable=False)
+    staged = [p for p in placements if p.pipeline_parallel > 1]
+    assert {p.generation for p in staged} == {"gathered", "tensor_parallel"}
+
+
+@pytest.mark.parametrize("role", ["reference", "actor"])
+def test_cores_form_pipelines_only_if_they_are_told(role: Role):
+    free = options_of(role, device="cpu-core", runnable=True)
+    assert {p.pipeline_parallel for p in free} == {1}
+    told = options_of(role, device="cpu-core", runnable=True, fixed={"pipeline_parallel": 2})
+    assert {p.pipeline_parallel for p in told} == {2}
+    assert {p.zero_stage for p in told} <= {0, 1}
+
+
+def test_more_stages_than_layers_and_shards_in_stages_are_no_way_to_run():
+    for fixed in ({"pipeline_parallel": 2, "zero_stage": 3}, {"zero_stage": 2}):
+        placements = options_of("actor", device="A100-80G", runnable=True, fixed=fixed)
+        assert all(p.pipeline_parallel == 1 for p in placements)
+
+
+def test_plans_with_stages_are_for_export_only_where_nothing_can_run_them():
+    spec = algorithm_spec("sft")
+    shape = replace(shape_named("llama-7b"), layers=2)
+    models = {role: HeldModel(shape, is_trained=True) for role in spec.models}
+    cluster = Cluster.uniform("A100-80G", nodes=1, devices_per_node=4)
+    workload = Workload(128, Lengths.fixed(128), Lengths.fixed(128))
+    for zero, expected in ((1, False), (2, True)):
+        fixed = {"actor": {"pipeline_parallel": 2, "zero_stage": zero, "offload": False}}
+        arrangement = Arrangement("colocated", {"actor": FOUR}, "", fixed=fixed)
+        request = PlanRequest(spec, cluster, models, workload)
+        field = Field(request, arrangement, Cuts(), known=Known())
+        plans = [field.plan_of([option]) for option in field.options["actor"]]
+        assert plans
+        assert {plan.export_only for plan in plans} == {expected}
+    told = {"actor": {"pipeline_parallel": 4}}
+    arrangement = Arrangement("colocated", {"actor": FOUR}, "", fixed=told)
+    request = replace(request, runnable=True)
+    assert not Field(request, arrangement, Cuts(), known=Known()).options["actor"]
