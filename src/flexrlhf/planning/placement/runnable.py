@@ -8,7 +8,7 @@ from flexrlhf.core.errors import PlanError
 from flexrlhf.planning.placement.one_device import require_one_device
 from flexrlhf.planning.placement.plan import Plan, RolePlacement
 
-_STAGED_ZERO: Final = 1
+MOST_STAGED_ZERO: Final = 1
 """The largest ZeRO stage of a role in pipeline stages."""
 
 
@@ -16,7 +16,7 @@ def obstacle(placement: RolePlacement) -> str | None:
     """Returns why workers cannot hold a role so, in a sentence; None if they can."""
     if placement.pipeline_parallel == 1:
         return None
-    if placement.zero_stage > _STAGED_ZERO:
+    if placement.zero_stage > MOST_STAGED_ZERO:
         return (
             f"Several micro-batches are under way in a pipeline stage, which keeps its weights and "
             f"gradients whole for them: ZeRO stage {placement.zero_stage} would take them apart."

@@ -18,6 +18,7 @@ from flexrlhf.planning.search.more_memory import MoreMemory, more_memory
 from flexrlhf.planning.search.request import PlanRequest
 from flexrlhf.planning.search.search import Found, Search
 from flexrlhf.planning.search.sensitivity import Gains, gains_of
+from flexrlhf.planning.search.told_degrees import check_degrees
 
 _OWN: Final[tuple[StrategyName, ...]] = tuple(
     name for name in STRATEGIES if name not in PUBLISHED_SYSTEMS and name != "custom"
@@ -28,9 +29,6 @@ _NO_SPLIT: Final = (
     "No degree that it allows divides the heads of every model and its devices, with a layer for "
     "every pipeline stage."
 )
-_MOST_PARTS: Final = 64
-"""Into which a head count is offered to be divided."""
-_TENSOR: Final = ("tensor_parallel", "generation_tensor_parallel")
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +102,7 @@ def ranked_plans(
         elif best := search.best_of(options):
             found.append(best)
         else:
-            _check_heads(request, choices)
+            check_degrees(request, choices)
             refused.append(Refusal(options[0].strategy, _NO_SPLIT))
     fitting = sorted(
         (f for f in found if f.best.plan.predicted), key=lambda f: search.score(f.best)
@@ -132,27 +130,6 @@ def ranked_plans(
     ]
     best_gains = bounds[0] if bounds else None
     return RankedPlans(tuple(plans), search.summary, tuple(fitting), more, best_gains, memory)
-
-
-def _check_heads(request: PlanRequest, choices: Choices) -> None:
-    """Refuses a tensor degree of the user that would cut a head of the model in parts.
-
-    Raises:
-        PlanError: says which.
-    """
-    for role, degrees in choices.degrees.items():
-        model = request.model_of(role)
-        for key in _TENSOR:
-            degree = degrees.get(key, 1)
-            if model is not None and model.shape.heads % degree:
-                heads = model.shape.heads
-                divisors = [d for d in range(1, _MOST_PARTS + 1) if heads % d == 0]
-                raise PlanError(
-                    f"placement.roles.{role}.{key} = {degree}, but {model.shape.name} has "
-                    f"{heads} attention heads.",
-                    f"The degree divides the heads: {', '.join(map(str, divisors))}.",
-                    "Change the degree, or leave it to the planner.",
-                )
 
 
 def _candidates(request: PlanRequest, choices: Choices) -> Iterator[list[Arrangement] | Refusal]:

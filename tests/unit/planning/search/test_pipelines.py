@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from flexrlhf.core.algorithm_specs import algorithm_spec
+from flexrlhf.core.errors import PlanError
 from flexrlhf.core.names import Role
 from flexrlhf.planning.cluster.cluster import Cluster
 from flexrlhf.planning.costs.held_model import HeldModel
@@ -16,8 +17,10 @@ from flexrlhf.planning.costs.lengths import Lengths
 from flexrlhf.planning.costs.shape_catalogue import shape_named
 from flexrlhf.planning.costs.workload import Workload
 from flexrlhf.planning.placement.arrangement import Arrangement
+from flexrlhf.planning.placement.choices import Choices
 from flexrlhf.planning.placement.plan import RolePlacement
 from flexrlhf.planning.search.field import Cuts, Field, Known
+from flexrlhf.planning.search.plans import ranked_plans
 from flexrlhf.planning.search.request import PlanRequest
 
 FOUR = (0, 1, 2, 3)
@@ -72,16 +75,35 @@ def test_more_stages_than_layers_and_shards_in_stages_are_no_way_to_run():
         assert all(p.pipeline_parallel == 1 for p in placements)
 
 
-def test_plans_with_stages_are_for_export_only_where_nothing_can_run_them():
+def two_layers(*, runnable: bool) -> PlanRequest:
+    """Fine-tuning of two layers on four devices."""
     spec = algorithm_spec("sft")
     shape = replace(shape_named("llama-7b"), layers=2)
     models = {role: HeldModel(shape, is_trained=True) for role in spec.models}
     cluster = Cluster.uniform("A100-80G", nodes=1, devices_per_node=4)
     workload = Workload(128, Lengths.fixed(128), Lengths.fixed(128))
+    return PlanRequest(spec, cluster, models, workload, runnable=runnable)
+
+
+@pytest.mark.parametrize(
+    ("degrees", "message"),
+    [
+        ({"pipeline_parallel": 4}, "pipeline_parallel = 4, but llama-7b has 2 layers"),
+        ({"pipeline_parallel": 2, "zero_stage": 3}, "pipeline_parallel = 2 and zero_stage = 3"),
+    ],
+)
+def test_stages_of_the_user_that_nothing_can_run_are_refused(degrees: Any, message: str):
+    request = two_layers(runnable=True)
+    choices = Choices(strategy="colocated", degrees={"actor": degrees})
+    with pytest.raises(PlanError, match=message):
+        ranked_plans(request, choices)
+
+
+def test_plans_with_stages_are_for_export_only_where_nothing_can_run_them():
+    request = two_layers(runnable=False)
     for zero, expected in ((1, False), (2, True)):
         fixed = {"actor": {"pipeline_parallel": 2, "zero_stage": zero, "offload": False}}
         arrangement = Arrangement("colocated", {"actor": FOUR}, "", fixed=fixed)
-        request = PlanRequest(spec, cluster, models, workload)
         field = Field(request, arrangement, Cuts(), known=Known())
         plans = [field.plan_of([option]) for option in field.options["actor"]]
         assert plans
