@@ -100,6 +100,10 @@ hosts: $(VENV)/.dev
 	OMP_NUM_THREADS=1 $(BIN)/python examples/hosts/hosts.py --mbit 100 -- \
 		$(BIN)/flexrlhf train examples/hosts/ppo.yaml || test $$? -eq 77
 
+# Pairs of placements in turns on two processes, so nothing else should run.
+ratios: $(VENV)/.dev
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/accuracy/ratios.py
+
 docs: $(VENV)/.dev
 	$(BIN)/python -m flexrlhf.config.reference
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -128,7 +128,8 @@ def _on_two(job: str) -> Iterator[Case]:
         yield _case(job, "interleaved", "interleaved_1", 2, apart)
         one = held | {"reward": _placed((1,))}
         yield _case(job, "reward on one", "reward_on_one", 2, one)
-    for parts in (1, 4):
+    yield _per_token(job, both)
+    for parts in (1, 2, 4):
         yield _apart(job, f"disaggregated 1+1, {_parts(parts)}", (0,), (1,), parts)
     yield _apart(job, "disaggregated 1+1, 2 parts, 1 stale", (0,), (1,), 2, stale=1)
 
@@ -164,6 +165,14 @@ def _together(
             generation_tensor_parallel=generation,
         )
     return _case(job, name, "colocated", len(devices), placement)
+
+
+def _per_token(job: str, devices: tuple[int, ...]) -> Case:
+    """ZeRO-3, whose parts are gathered for every layer of every token."""
+    placement = {role: _placed(devices, zero_stage=3) for role in _ROLES[job]}
+    actor = placement["actor"]
+    placement["actor"] = replace(actor, generation="per_token")
+    return _case(job, "ZeRO-3 generation", "zero3_generation", len(devices), placement)
 
 
 def _apart(

@@ -11,39 +11,19 @@ from __future__ import annotations
 
 import argparse
 import json
-import subprocess
-import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from foreign_load import ForeignLoad
-from placement_jobs import JOBS, Case, cases, job_document, write_files
-from placement_rows import Measured, median_row
+from placement_bench import PlacementBench, facts, profiled
+from placement_jobs import Case, cases, write_files
 from placements_page import page
 
-from flexrlhf.config.loading import build_config
-from flexrlhf.config.resolution import resolve, spec_of
-from flexrlhf.config.schema import RunConfig
-from flexrlhf.learning.models.loading import load_tokenizer
-from flexrlhf.planning.costs.profiled.profile import Profile, load_profile
-from flexrlhf.planning.placement.plan import Plan
-from flexrlhf.planning.search.evaluation import evaluate
-from flexrlhf.planning.search.from_config import request_from
-from flexrlhf.planning.search.stage_plans import cluster_of, stage_plans, with_profile
-from flexrlhf.runtime.datasets import load_data
-from flexrlhf.runtime.loop import TrainingRun
-from flexrlhf.runtime.ray_cluster.processes import RayProcesses
-from flexrlhf.runtime.ray_cluster.ray_launch import launch_on_ray
-from flexrlhf.runtime.reward_role import reward_functions
-from flexrlhf.runtime.stages import SilentListener
+from flexrlhf.planning.costs.profiled.profile import load_profile
 
 RESULTS: Final = Path(__file__).parents[2] / "docs" / "results"
-_MOST_WORKERS: Final = 4
-_WORKERS: Final = (2, 4)
 
 
 def main() -> None:
@@ -51,15 +31,16 @@ def main() -> None:
     options = _options()
     folder = Path(tempfile.mkdtemp(prefix="placements-"))
     began_s = time.monotonic()
-    profile = _profile(options.profile, folder)
+    file = options.profile or profiled(folder)
+    profile = load_profile(file)
     write_files(folder)
-    bench = _Bench(folder, options.profile or folder / "profile.yaml", options.iterations)
+    bench = PlacementBench(folder, file, options.iterations)
     chosen = [case for case in (*cases(), *bench.autos()) if _is_wanted(case, options.only)]
     predicted = [bench.predicted(case) for case in chosen]
     rows: list[dict[str, Any]] = []
     for row in bench.measured(list(zip(chosen, predicted, strict=True))):
         rows.append(row.to_json())
-        document = _facts(profile, time.monotonic() - began_s) | {"rows": rows}
+        document = facts("make placements", profile, time.monotonic() - began_s) | {"rows": rows}
         text = json.dumps(document, indent=1) + "\n"
         options.page.with_suffix(".json").write_text(text, encoding="utf-8")
         options.page.write_text(page(json.loads(text)), encoding="utf-8")
@@ -76,103 +57,9 @@ def _options() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def _profile(file: Path | None, folder: Path) -> Profile:
-    if file is None:
-        file = folder / "profile.yaml"
-        command = [sys.executable, "-m", "flexrlhf.cli", "profile", "--out", str(file)]
-        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
-    return load_profile(file)
-
-
 def _is_wanted(case: Case, only: Sequence[str]) -> bool:
     name = f"{case.job} {case.workers} {case.name}"
     return not only or any(part in name for part in only)
-
-
-def _facts(profile: Profile, seconds: float) -> dict[str, Any]:
-    root = Path(__file__).parents[2]
-    head = ["git", "-C", str(root), "rev-parse", "--short", "HEAD"]
-    commit = subprocess.run(head, capture_output=True, text=True, check=False).stdout.strip()
-    return {
-        "command": "make placements",
-        "commit": commit,
-        "machine": f"{profile.device}, {profile.made.get('cores')} cores",
-        "at": f"{time.strftime('%Y-%m-%d %H:%M', time.gmtime())} UTC",
-        "profiled_at": profile.made.get("at", ""),
-        "minutes": round(seconds / 60, 1),
-    }
-
-
-class _Bench:
-    """The jobs on this machine.
-
-    Args:
-        folder: with the jobs' files.
-        profile: of the machine.
-        iterations: of each run.
-    """
-
-    def __init__(self, folder: Path, profile: Path, iterations: int) -> None:
-        self._folder = folder
-        self._profile = profile
-        self._iterations = iterations
-
-    def autos(self) -> Iterator[Case]:
-        """Yields what `placement: auto` chooses for each job and number of workers."""
-        for job in JOBS:
-            for workers in _WORKERS:
-                config = self._config(job, workers)
-                best = stage_plans(config)[0].ranked.best
-                plan = replace(best, predicted=None)
-                yield Case(job, f"auto: {best.strategy}", workers, plan)
-
-    def predicted(self, case: Case) -> Plan:
-        """Returns a case's plan with what it is expected to take."""
-        config = self._config(case.job, case.workers, case.max_staleness)
-        cluster = cluster_of(config.cluster)
-        request = with_profile(config, request_from(config, cluster, runnable=True))
-        return evaluate(request, case.plan).plan
-
-    def measured(self, wanted: Sequence[tuple[Case, Plan]]) -> Iterator[Measured]:
-        """Runs every case and yields what it took."""
-        processes = RayProcesses()
-        try:
-            processes.start([_MOST_WORKERS])
-            for number, (case, plan) in enumerate(wanted):
-                row = self._run(case, plan, processes, self._folder / f"run-{number}")
-                sys.stderr.write(f"{row.line()}\n")
-                yield row
-        finally:
-            processes.close()
-
-    def _run(self, case: Case, plan: Plan, processes: RayProcesses, folder: Path) -> Measured:
-        config = self._config(case.job, case.workers, case.max_staleness)
-        processes.start([case.workers])
-        tokenizer = load_tokenizer(str(self._folder / "tokenizer"))
-        rewards = reward_functions(config.reward)
-        data = load_data(config.data, spec_of(config).data, tokenizer, rewards)
-        launched = launch_on_ray(config, plan, data, processes)
-        folder.mkdir()
-        load = ForeignLoad([member.process_id for member in processes.members])
-        run = TrainingRun(case.name, folder, launched, plan)
-        try:
-            run.train(SilentListener())
-            share = load.share()
-        finally:
-            run.close()
-        lines = (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
-        return median_row(case, plan, [json.loads(line) for line in lines], share)
-
-    def _config(self, job: str, workers: int, max_staleness: int = 0) -> RunConfig:
-        cluster = {"profile": str(self._profile), "workers": workers}
-        document = job_document(
-            job,
-            self._folder,
-            cluster,
-            iterations=self._iterations,
-            max_staleness=max_staleness,
-        )
-        return resolve(build_config(document))
 
 
 if __name__ == "__main__":
