@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import socket
 from datetime import timedelta
@@ -84,7 +85,13 @@ def _interface_of(host: str) -> str:
 
 
 def leave_world() -> None:
-    """Ends the process groups of this worker, and the store if it has it."""
+    """Ends the process groups of this worker, and the store if it has it.
+
+    Groups of gloo end when nobody refers to them, and until then each has a thread that looks for
+    messages a hundred times a second. Models refer to them and to themselves, so they are collected
+    now: by itself that may take many runs.
+    """
     if dist.is_initialized():
         dist.destroy_process_group()
     _store.clear()
+    gc.collect()
