@@ -140,6 +140,8 @@ class Placement(Section):
     """Share of a device's memory that a plan may fill."""
     max_p99_iteration_s: Positive | None = None
     """Seconds that 99 of 100 iterations must not exceed; null sets no limit."""
+    balance: Literal["tokens", "speed"] = "tokens"
+    """What replicas of a role share alike: tokens, or time, by the speed of each at the start."""
     objective: Literal["throughput", "cost"] = "throughput"
     """What the best plan has most of: samples per second, or samples per dollar."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from flexrlhf.core.algorithm_specs import DataKind
 from flexrlhf.core.names import Role
@@ -24,6 +24,8 @@ class StepSettings:
     num_mini_batches: int
     limit: MicroBatchLimit
     max_answer_tokens: int
+    speeds: Mapping[Role, tuple[float, ...]] = field(default_factory=dict[Role, tuple[float, ...]])
+    """Of each role's replicas, where they share a step by speed."""
 
 
 class MiniBatchSteps:
@@ -47,8 +49,8 @@ class MiniBatchSteps:
         self._collate = COLLATE[data]
         self._trainers = trainers
         self._source = source
-        self._cut: dict[tuple[int, int, int, int], MiniBatch] = {}
-        """Mini-batches of one iteration, by iteration, epoch, number and replicas."""
+        self._cut: dict[tuple[int, int, int, int, tuple[float, ...]], MiniBatch] = {}
+        """Mini-batches of one iteration, by iteration, epoch, number, replicas and their speeds."""
 
     def run(self, task: Task) -> Measurements:
         """Carries out one task and returns what it measured."""
@@ -87,7 +89,8 @@ class MiniBatchSteps:
 
     def _mini_batch(self, role: Role, iteration: int, epoch: int, number: int) -> MiniBatch:
         num_replicas = self._trainers[role].backend.num_replicas
-        key = (iteration, epoch, number, num_replicas)
+        speeds = self.settings.speeds.get(role, ())
+        key = (iteration, epoch, number, num_replicas, speeds)
         if key not in self._cut:
             self._cut = {other: cut for other, cut in self._cut.items() if other[0] == iteration}
             items = self._source.items_of(iteration)
@@ -99,5 +102,6 @@ class MiniBatchSteps:
                 limit=self.settings.limit,
                 max_answer_tokens=self.settings.max_answer_tokens,
                 num_replicas=num_replicas,
+                speeds=speeds,
             )
         return self._cut[key]

@@ -55,6 +55,7 @@ def cut_mini_batch(
     limit: MicroBatchLimit,
     max_answer_tokens: int,
     num_replicas: int = 1,
+    speeds: Sequence[float] = (),
 ) -> MiniBatch:
     """Returns mini-batch `index` of `num_mini_batches` equal ones.
 
@@ -66,6 +67,7 @@ def cut_mini_batch(
         limit: the size of a micro-batch.
         max_answer_tokens: the longest answer allowed.
         num_replicas: that share the step; each gets about as many tokens.
+        speeds: of the replicas, where each gets as many tokens as it is fast.
     """
     size = len(items) // num_mini_batches
     chosen = [items[position] for position in order[index * size : (index + 1) * size]]
@@ -76,7 +78,7 @@ def cut_mini_batch(
                 tuple(chosen[share[i]] for i in positions)
                 for positions in limit.cut([lengths[i] for i in share])
             )
-            for share in balanced_shares(lengths, num_replicas)
+            for share in balanced_shares(lengths, num_replicas, speeds)
         ),
         counts=GlobalCounts(
             num_tokens=sum(num_trainable_tokens(item) for item in chosen),

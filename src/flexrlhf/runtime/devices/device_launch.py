@@ -92,6 +92,7 @@ def build_parts(
         num_mini_batches=order.shape.mini_batches,
         limit=order.limit,
         max_answer_tokens=config.rollout.max_new_tokens,
+        speeds={role: device_map.replica_speeds(role) for role in spec.trained},
     )
     steps = MiniBatchSteps(spec.data, settings, held.trainers, source)
     evaluate = None

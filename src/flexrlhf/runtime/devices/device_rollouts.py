@@ -29,6 +29,7 @@ from flexrlhf.runtime.rollouts import (
     length_measurements,
     value_batch,
 )
+from flexrlhf.runtime.shares import balanced_shares
 
 _KEPT: Final = 3
 """Batches that are kept for the records: those of iterations in flight."""
@@ -180,9 +181,10 @@ class DeviceRollouts:
         check_version(self.generator.engine.weight_version, task)
         replicas, replica = self._engine_place
         draws = self.draw.micro_batch(task.iteration, part, self.num_micro_batches)
+        shares = balanced_shares([1] * len(draws), replicas, self.device_map.engine_speeds)
         with self.context():
             samples = self.generator.answer(
-                [(draw, self.draw.prompt(draw)) for draw in draws[replica::replicas]],
+                [(draws[place], self.draw.prompt(draws[place])) for place in shares[replica]],
                 self.draw.answers_per_prompt,
                 self.sampling,
             )

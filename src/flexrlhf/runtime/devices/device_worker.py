@@ -52,7 +52,7 @@ class DeviceWorker:
     def __init__(self, order: WorkOrder, rank: int, host: str | None) -> None:
         self.order = order
         self.rank = rank
-        self.device_map = DeviceMap(order.plan, order.spec)
+        self.device_map = DeviceMap(order.plan, order.spec, order.speeds)
         self._server = ParcelServer(host, order.secret)
         self._iteration: int | None = None
         self._parts: DeviceParts | None = None

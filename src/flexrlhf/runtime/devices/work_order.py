@@ -32,6 +32,8 @@ class WorkOrder:
     """What workers show each other."""
     device: DeviceKind = "cpu"
     """Of every worker."""
+    speeds: tuple[float, ...] = ()
+    """Of each worker, by rank, as parts of the fastest; empty where they count as equal."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ from flexrlhf.runtime.workers import failure_in_run
 
 if TYPE_CHECKING:
     from flexrlhf.runtime.devices.device_worker import DeviceWorker
-    from flexrlhf.runtime.devices.work_order import Meeting, WorkOrder
+    from flexrlhf.runtime.devices.work_order import DeviceKind, Meeting, WorkOrder
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +95,14 @@ class DeviceHost:
             return self._worker.address
 
         return self._report("open", work)
+
+    def speed(self, device: DeviceKind) -> Report:
+        """Measures how fast this process computes."""
+        import torch
+
+        from flexrlhf.runtime.devices.speed import measured_speed
+
+        return self._report("speed", lambda: measured_speed(torch.device(device)))
 
     def open_store(self, host: str, num_ranks: int) -> Report:
         """Opens the store in which process groups are agreed on, and returns its port."""

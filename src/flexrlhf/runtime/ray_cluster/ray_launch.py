@@ -12,18 +12,21 @@ from flexrlhf.config.schema import RunConfig
 from flexrlhf.core.algorithm_specs import AlgorithmSpec
 from flexrlhf.core.clock import Clock
 from flexrlhf.core.errors import ConfigError
+from flexrlhf.core.names import Role
 from flexrlhf.learning.transport.server import LOOPBACK
 from flexrlhf.planning.placement.plan import Plan
 from flexrlhf.planning.search.one_device import CPU_TOKENS
 from flexrlhf.planning.workflow.shape import IterationShape
 from flexrlhf.runtime.datasets import RunData
 from flexrlhf.runtime.devices.device_map import DeviceMap
+from flexrlhf.runtime.devices.speed import stepped
 from flexrlhf.runtime.devices.work_order import DeviceKind, Meeting, WorkOrder
 from flexrlhf.runtime.launch import longest_sequence
 from flexrlhf.runtime.micro_batch_limit import ItemLimit, MicroBatchLimit, TokenLimit
 from flexrlhf.runtime.ray_cluster.processes import RayProcesses
 from flexrlhf.runtime.ray_cluster.ray_workers import RayWorkers
 from flexrlhf.runtime.ray_cluster.remote_calls import RemoteCalls
+from flexrlhf.runtime.shares import rooms
 from flexrlhf.runtime.workers import Workers
 
 logger = logging.getLogger(__name__)
@@ -62,14 +65,32 @@ def launch_on_ray(
         ConfigError: a model, reward or limit is wrong; nothing was trained.
         WorkerLost: a worker died or did not join in time.
     """
-    order = work_order(config, plan, data, device=processes.device)
+    speeds = _speeds(processes) if config.placement.balance == "speed" else ()
+    order = work_order(config, plan, data, device=processes.device, speeds=speeds)
     _join(order, processes)
-    device_map = DeviceMap(plan, order.spec)
+    device_map = DeviceMap(plan, order.spec, speeds)
     _log_places(device_map, processes)
     return LaunchedOnRay(processes, device_map, order.config, order.spec, order.shape)
 
 
-def work_order(config: RunConfig, plan: Plan, data: RunData, *, device: DeviceKind) -> WorkOrder:
+def _speeds(processes: RayProcesses) -> tuple[float, ...]:
+    """Lets all workers compute at once, and returns how fast each is beside the others."""
+    remote = RemoteCalls(processes, lambda rank: f"worker {rank}", lambda _: "speed")
+    ranks = range(len(processes.members))
+    calls = [remote.call(rank, "speed", "work", processes.device) for rank in ranks]
+    speeds = stepped(remote.values(calls, _JOIN_S))
+    logger.info("speeds of the workers: %s", ", ".join(f"{speed:.2f}" for speed in speeds))
+    return speeds
+
+
+def work_order(
+    config: RunConfig,
+    plan: Plan,
+    data: RunData,
+    *,
+    device: DeviceKind,
+    speeds: tuple[float, ...] = (),
+) -> WorkOrder:
     """Returns what every worker of a run is told.
 
     Args:
@@ -77,6 +98,7 @@ def work_order(config: RunConfig, plan: Plan, data: RunData, *, device: DeviceKi
         plan: where its roles go.
         data: its rows, of which the lengths are needed here.
         device: what the workers compute on.
+        speeds: of the workers by rank; empty where they count as equal.
 
     Raises:
         ConfigError: a limit is wrong.
@@ -86,9 +108,14 @@ def work_order(config: RunConfig, plan: Plan, data: RunData, *, device: DeviceKi
     item = 2 * longest if spec.data == "preferences" else longest
     limit = _limit(config, plan, spec, item)
     config = _with_limit(config, limit)
-    shape = _shape(config, plan, spec, limit, item)
+    shape = _shape(config, DeviceMap(plan, spec, speeds), limit, item)
     _check_checkpoints(config, shape)
-    return WorkOrder(config, spec, plan, shape, limit, longest, secrets.token_hex(16), device)
+    secret = secrets.token_hex(16)
+    return WorkOrder(config, spec, plan, shape, limit, longest, secret, device, speeds)
+
+
+def _equal(plan: Plan, role: Role) -> tuple[float, ...]:
+    return (1.0,) * plan.placement[role].data_parallel
 
 
 def _check_checkpoints(config: RunConfig, shape: IterationShape) -> None:
@@ -154,18 +181,19 @@ def _with_limit(config: RunConfig, limit: MicroBatchLimit) -> RunConfig:
 
 
 def _shape(
-    config: RunConfig, plan: Plan, spec: AlgorithmSpec, limit: MicroBatchLimit, item: int
+    config: RunConfig, device_map: DeviceMap, limit: MicroBatchLimit, item: int
 ) -> IterationShape:
-    sizes = batch_sizes(config)
+    plan, spec, sizes = device_map.plan, device_map.spec, batch_sizes(config)
     parts = plan.rollout_micro_batches or config.rollout.micro_batches
-    per_replica = [
-        -(-sizes.mini_batch_samples // plan.placement[role].data_parallel) for role in spec.trained
+    largest = [
+        max(rooms(sizes.mini_batch_samples, device_map.replica_speeds(role) or _equal(plan, role)))
+        for role in spec.trained
     ]
     return IterationShape(
         num_samples=sizes.samples_per_iteration,
         rollout_micro_batches=parts if spec.generates else 1,
         mini_batches=sizes.num_mini_batches,
-        micro_batches_per_mini_batch=max(limit.bound(items, item) for items in per_replica),
+        micro_batches_per_mini_batch=max(limit.bound(items, item) for items in largest),
         epochs=config.algorithm.epochs,
         sync_every=plan.sync_every or settled(config.weights.sync_every),
         max_staleness=config.weights.max_staleness,
