@@ -189,8 +189,10 @@ def _picture(kind: str, timeline: Timeline, folder: Path) -> tuple[str, str]:
 
 
 def _label(span: Span) -> str:
-    operation = span.transfer or span.name.partition("/")[0].replace("_", " ")
-    return f"{operation} {span.role}" if span.role else operation
+    """Returns the role that scores or trains, else what is done; colours tell the stages apart."""
+    if span.role and span.stage in ("score", "train"):
+        return span.role.removeprefix("shadow_")
+    return span.transfer or span.name.partition("/")[0]
 
 
 def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
