@@ -56,6 +56,8 @@ class DeviceWorker:
         self._server = ParcelServer(host, order.secret)
         self._iteration: int | None = None
         self._parts: DeviceParts | None = None
+        self._weights: WeightSync | None = None
+        self._graph = lru_cache(maxsize=4)(self._graph_of)
 
     @property
     def address(self) -> str:
@@ -69,7 +71,7 @@ class DeviceWorker:
         kind = self.order.device
         device = take_device(kind)
         join_world(meeting, self.rank, deadline_s=config.run.task_deadline_s, device=kind)
-        self._sync = WeightSync(self.device_map, self.rank, self._addresses, self._ask_address)
+        self._weights = WeightSync(self.device_map, self.rank, self._addresses, self._ask_address)
         self._parts = build_parts(self.order, self.device_map, self.rank, self._ask, device)
         self._sync.hold(self._parts.held)
         self._server.offer(EXPERIENCE, self._parts.exchange.handle)
@@ -80,6 +82,11 @@ class DeviceWorker:
         """What this worker is made of, once it has joined."""
         assert self._parts is not None, "the worker has not joined the others"
         return self._parts
+
+    @property
+    def _sync(self) -> WeightSync:
+        assert self._weights is not None, "the worker has not joined the others"
+        return self._weights
 
     def run(self, task: Task) -> Measurements:
         """Carries out this worker's part of one task and returns what it measured."""
@@ -227,13 +234,10 @@ class DeviceWorker:
     def close(self) -> None:
         """Leaves the others and lets go of everything."""
         self._server.close()
-        if self._parts is not None:
-            self._sync.hold(HeldRoles())  # or models would keep their process groups alive
-        self._parts = None
+        self._parts = self._weights = None  # models would keep their process groups alive
         leave_world()
 
-    @lru_cache(maxsize=4)  # noqa: B019 - the worker lives as long as its process needs it
-    def _graph(self, iteration: int) -> Graph:
+    def _graph_of(self, iteration: int) -> Graph:
         order = self.order
         return iteration_graph(order.spec, order.plan, order.shape, iteration)
 

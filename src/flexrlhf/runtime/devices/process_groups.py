@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import gc
+import importlib
 import os
 import socket
+import sys
 from datetime import timedelta
 from typing import Final
 
@@ -94,4 +96,25 @@ def leave_world() -> None:
     if dist.is_initialized():
         dist.destroy_process_group()
     _store.clear()
+    _forget_layouts()
     gc.collect()
+
+
+def _forget_layouts() -> None:
+    """Empties what DTensor remembers of meshes, and with them of groups, for good.
+
+    Its functions for that are not promised: where a later torch has others, groups stay as long as
+    it remembers them, which costs threads and nothing else.
+    """
+    redistribute = sys.modules.get("torch.distributed.tensor._redistribute")
+    if redistribute is None:  # no tensor of this process was ever cut
+        return
+    debug = importlib.import_module("torch.distributed.tensor.debug")
+    infos = getattr(redistribute, "_gen_transform_infos", None)
+    for forget in (
+        getattr(debug, "_clear_sharding_prop_cache", None),
+        getattr(redistribute, "clear_redistribute_planner_cache", None),
+        getattr(infos, "cache_clear", None),
+    ):
+        if forget is not None:
+            forget()
