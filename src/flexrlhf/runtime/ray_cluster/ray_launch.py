@@ -7,7 +7,7 @@ import secrets
 from dataclasses import dataclass
 from typing import Any, Final
 
-from flexrlhf.config.resolution import batch_sizes, settled, spec_of
+from flexrlhf.config.resolution import batch_sizes, placement_of, settled, spec_of
 from flexrlhf.config.schema import RunConfig
 from flexrlhf.core.algorithm_specs import AlgorithmSpec
 from flexrlhf.core.clock import Clock
@@ -65,7 +65,7 @@ def launch_on_ray(
         ConfigError: a model, reward or limit is wrong; nothing was trained.
         WorkerLost: a worker died or did not join in time.
     """
-    speeds = _speeds(processes) if config.placement.balance == "speed" else ()
+    speeds = _speeds(processes) if placement_of(config).balance == "speed" else ()
     order = work_order(config, plan, data, device=processes.device, speeds=speeds)
     _join(order, processes)
     device_map = DeviceMap(plan, order.spec, speeds)
