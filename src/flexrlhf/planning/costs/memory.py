@@ -105,7 +105,11 @@ def generation_bytes(
     whole = shape.num_params * DTYPE_BYTES[model.compute_dtype] / pipeline
     if engine.mode == "per_token":
         found["gathered layers"] = _GATHERED_LAYERS * whole / shape.layers
-    elif engine.has_own_copy or engine.tensor * pipeline != layout.weight_parts:
+    elif (
+        engine.has_own_copy
+        or pipeline != layout.pipeline
+        or engine.tensor * pipeline != layout.weight_parts
+    ):
         found["engine weights"] = whole / engine.tensor
     return found
 

@@ -62,6 +62,12 @@ def test_weights_gathered_for_every_token_keep_two_layers():
     assert "engine weights" not in found
 
 
+def test_a_copy_without_stages_is_counted_though_both_layouts_have_two_parts():
+    stages, halves = Layout(pipeline=2), Engine(mode="tensor_parallel", tensor=2)
+    found = generation_bytes(HeldModel(SHAPE), stages, halves, samples=1, tokens=1)
+    assert found["engine weights"] == pytest.approx(2 * PARAMS / 2)
+
+
 def test_recomputation_keeps_a_layers_input_and_one_whole_layer():
     model = HeldModel(SHAPE, head="value", is_trained=True)
     found = train_bytes(model, Layout(), tokens=256, logit_tokens=1024)
