@@ -60,9 +60,13 @@ class ParcelServer:
             self._handlers[prefix] = handler
 
     def close(self) -> None:
-        """Ends all connections, and within a second all threads but those inside a handler."""
+        """Ends all connections, and within a second all threads but those inside a handler.
+
+        Handlers are let go of, with all that they could have handed out.
+        """
         with self._lock:
             self._is_closed = True
+            self._handlers.clear()
             connections = dict(self._threads)
         with suppress(OSError):  # only Linux wakes a thread that accepts so; close() does elsewhere
             self._listener.shutdown(socket.SHUT_RDWR)

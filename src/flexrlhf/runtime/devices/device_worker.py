@@ -24,7 +24,6 @@ from flexrlhf.planning.workflow.iteration import iteration_graph
 from flexrlhf.runtime.devices.device_launch import DeviceParts, build_parts
 from flexrlhf.runtime.devices.device_map import DeviceMap
 from flexrlhf.runtime.devices.exchange import PREFIX as EXPERIENCE
-from flexrlhf.runtime.devices.held_roles import HeldRoles
 from flexrlhf.runtime.devices.own_device import take_device, wait_for_kernels
 from flexrlhf.runtime.devices.process_groups import join_world, leave_world
 from flexrlhf.runtime.devices.weight_sync import PREFIX as WEIGHTS

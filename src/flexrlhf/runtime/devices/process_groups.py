@@ -96,25 +96,29 @@ def leave_world() -> None:
     if dist.is_initialized():
         dist.destroy_process_group()
     _store.clear()
-    _forget_layouts()
+    forget_layouts()
+    _forget_ways_between_layouts()
     gc.collect()
 
 
-def _forget_layouts() -> None:
-    """Empties what DTensor remembers of meshes, and with them of groups, for good.
+def forget_layouts() -> None:
+    """Empties what DTensor remembers, thread by thread, of meshes and with them of process groups.
 
-    Its functions for that are not promised: where a later torch has others, groups stay as long as
+    The function for that is not promised: where a later torch has another, groups stay as long as
     it remembers them, which costs threads and nothing else.
     """
+    if "torch.distributed.tensor" in sys.modules:  # or no tensor of this process was ever cut
+        debug = importlib.import_module("torch.distributed.tensor.debug")
+        getattr(debug, "_clear_sharding_prop_cache", _nothing)()
+
+
+def _forget_ways_between_layouts() -> None:
+    """Empties what all threads share, so nothing may use DTensor meanwhile."""
     redistribute = sys.modules.get("torch.distributed.tensor._redistribute")
-    if redistribute is None:  # no tensor of this process was ever cut
-        return
-    debug = importlib.import_module("torch.distributed.tensor.debug")
+    getattr(redistribute, "clear_redistribute_planner_cache", _nothing)()
     infos = getattr(redistribute, "_gen_transform_infos", None)
-    for forget in (
-        getattr(debug, "_clear_sharding_prop_cache", None),
-        getattr(redistribute, "clear_redistribute_planner_cache", None),
-        getattr(infos, "cache_clear", None),
-    ):
-        if forget is not None:
-            forget()
+    getattr(infos, "cache_clear", _nothing)()
+
+
+def _nothing() -> None:
+    """Stands for a function that this torch does not have."""

@@ -72,6 +72,8 @@ class DeviceHost:
         torch.set_num_threads(threads)
         self._log = WorkerLog()
         self._log.attach()
+        self._working: int | None = None
+        """The thread of tasks, which alone may remember layouts until its run ends."""
         self._worker: DeviceWorker | None = None
         self._doing: dict[int, _Doing] = {}
 
@@ -89,6 +91,7 @@ class DeviceHost:
         def work() -> str:
             from flexrlhf.runtime.devices.device_worker import DeviceWorker
 
+            self._working = threading.get_ident()
             if self._worker is not None:
                 self._worker.close()
             self._worker = DeviceWorker(order, rank, host)
@@ -161,6 +164,14 @@ class DeviceHost:
             return Report(start_s, time.time(), failure=failure, logged=self._log.take())
         finally:
             self._doing.pop(thread, None)
+            if thread != self._working:
+                _forget_layouts()
+
+
+def _forget_layouts() -> None:
+    from flexrlhf.runtime.devices.process_groups import forget_layouts
+
+    forget_layouts()
 
 
 def doing_of(item: Task | Transfer) -> str:
