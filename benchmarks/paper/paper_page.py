@@ -115,11 +115,11 @@ def _measured(images: str) -> Iterator[str]:
     yield ""
     yield from paragraph(
         "Here nothing is simulated: tiny models in two, four and seven processes, and the last"
-        " iteration that `flexrlhf train examples/workers/figure*.yaml` measured, drawn by `make figures`."
-        " Up to seven processes share two cores, so order and overlap are the paper's and durations"
-        " are this machine's. `tests/integration/test_real_figures.py` holds what the simulated"
-        " ones are held to: reference and reward at the same time in 3b, twelve micro-batches in 4a"
-        " and 4b, each scored when it is there, one bar of weights per round."
+        " iteration that `flexrlhf train examples/workers/figure*.yaml` measured, drawn by"
+        " `make figures`. Up to seven processes share two cores, so order and overlap are the"
+        " paper's and durations are this machine's. `tests/integration/test_real_figures.py` holds"
+        " what the simulated ones are held to: reference and reward at the same time in 3b, twelve"
+        " micro-batches in 4a and 4b, each scored when it is there, one bar of weights per round."
     )
     for name, example in EXAMPLES.items():
         title = example.course.replace("simulated", "measured")
