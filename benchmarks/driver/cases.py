@@ -32,7 +32,7 @@ _PARTS: Final = (*_33B, "rollout.micro_batches=12")
 
 CASES: Final = (
     Case("7B, colocated", "Ray", "ppo-7b-one-node", "colocated"),
-    Case("33B, disaggregated", "Ray", "paper-4x8-a100", "disaggregated", _33B),
+    Case("33B on 4 nodes", "Ray", "paper-4x8-a100", "disaggregated", _33B),
     Case("33B, disaggregated", "Ray", "paper-16x8-a100", "disaggregated", _33B),
     Case("65B, disaggregated", "Ray", "paper-16x8-a100", "disaggregated", _65B),
     Case("33B, 12 micro-batches", "Ray", "paper-16x8-a100", "disaggregated", _PARTS),
