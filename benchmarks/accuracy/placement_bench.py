@@ -6,7 +6,7 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
@@ -56,6 +56,13 @@ def facts(command: str, profile: Profile, seconds: float) -> dict[str, Any]:
         "profiled_at": profile.made.get("at", ""),
         "minutes": round(seconds / 60, 1),
     }
+
+
+def write_page(path: Path, document: Mapping[str, Any], page: Callable[[Any], str]) -> None:
+    """Writes what was measured so far as JSON, and the page made of that beside it."""
+    text = json.dumps(document, indent=1) + "\n"
+    path.with_suffix(".json").write_text(text, encoding="utf-8")
+    path.write_text(page(json.loads(text)), encoding="utf-8")
 
 
 class PlacementBench:

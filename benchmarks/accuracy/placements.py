@@ -10,14 +10,13 @@ the same processes; the plan that `placement: auto` chooses is run beside the ot
 from __future__ import annotations
 
 import argparse
-import json
 import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from placement_bench import PlacementBench, facts, profiled
+from placement_bench import PlacementBench, facts, profiled, write_page
 from placement_jobs import Case, cases, write_files
 from placements_page import page
 
@@ -41,9 +40,7 @@ def main() -> None:
     for row in bench.measured(list(zip(chosen, predicted, strict=True))):
         rows.append(row.to_json())
         document = facts("make placements", profile, time.monotonic() - began_s) | {"rows": rows}
-        text = json.dumps(document, indent=1) + "\n"
-        options.page.with_suffix(".json").write_text(text, encoding="utf-8")
-        options.page.write_text(page(json.loads(text)), encoding="utf-8")
+        write_page(options.page, document, page)
 
 
 def _options() -> argparse.Namespace:

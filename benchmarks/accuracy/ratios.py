@@ -9,7 +9,6 @@ quotient. Constants come from `flexrlhf profile`, predictions are made before th
 from __future__ import annotations
 
 import argparse
-import json
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
@@ -17,7 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from pairs import PAIRS, Pair, Ratio
-from placement_bench import PlacementBench, facts, profiled
+from placement_bench import PlacementBench, facts, profiled, write_page
 from placement_jobs import Case, write_files
 from ratios_page import page
 
@@ -40,9 +39,7 @@ def main() -> None:
     for ratio in _ratios(bench, wanted, options.repeats):
         rows.append(ratio.to_json())
         document = facts("make ratios", profile, time.monotonic() - began_s) | {"rows": rows}
-        text = json.dumps(document, indent=1) + "\n"
-        options.page.with_suffix(".json").write_text(text, encoding="utf-8")
-        options.page.write_text(page(json.loads(text)), encoding="utf-8")
+        write_page(options.page, document, page)
 
 
 def _options() -> argparse.Namespace:
