@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from flexrlhf.core.algorithm_specs import algorithm_spec
 from flexrlhf.planning.placement.plan import Plan, RolePlacement
 from flexrlhf.planning.workflow.events import (
+    BarriersHeld,
     FinishIteration,
     GraphSubmitted,
     StartTask,
@@ -66,12 +67,24 @@ def runs(draw):
     return shape, [iteration_graph(spec, plan, shape, start + k) for k in range(count)]
 
 
+def behind_barriers(graph: Graph) -> set[str]:
+    """Barriers and all that waits for them, by going on until nothing is added."""
+    behind = {task.name for task in graph.tasks if task.is_barrier}
+    while True:
+        more = {name for name, waited in graph.waits_for().items() if behind.intersection(waited)}
+        if more <= behind:
+            return behind
+        behind |= more
+
+
 class Witness:
     """Notes what a scheduler starts and ends, and checks it without the scheduler's own books."""
 
     def __init__(self, shape: IterationShape, graphs: list[Graph]) -> None:
         self.shape = shape
         self.waits_for = {graph.iteration: graph.waits_for() for graph in graphs}
+        self.behind = {graph.iteration: behind_barriers(graph) for graph in graphs}
+        self.held_from = None
         self.devices = {group.name: set(group.devices) for group in graphs[0].groups}
         self.started: set[tuple[int, str]] = set()
         self.ended: set[tuple[int, str]] = set()
@@ -82,6 +95,8 @@ class Witness:
     def start(self, item) -> None:
         key = (item.iteration, item.name)
         assert key not in self.started
+        if self.held_from is not None and item.iteration >= self.held_from:
+            assert item.name not in self.behind[item.iteration]
         self.started.add(key)
         for earlier in self.waits_for[item.iteration][item.name]:
             assert (item.iteration, earlier) in self.ended
@@ -110,8 +125,12 @@ class Witness:
                 self.installed[item.group] = item.weight_version
 
 
-def carry_out(run, chooser: Random, num_in_flight: int):
-    """Ends what runs in an order of the chooser's; returns the witness, the log and the actions."""
+def carry_out(run, chooser: Random, num_in_flight: int, hold_every: int | None = None):
+    """Ends what runs in an order of the chooser's; returns the witness, the log and the actions.
+
+    With `hold_every` barriers are held where a run writes checkpoints, and let go of when the next
+    iteration has come to its barrier and some more has ended.
+    """
     shape, graphs = run
     log, actions = [], []
     scheduler, witness = Scheduler(graphs[0].iteration, log=log), Witness(shape, graphs)
@@ -128,14 +147,31 @@ def carry_out(run, chooser: Random, num_in_flight: int):
                 case FinishIteration(iteration):
                     witness.finished.append(iteration)
 
-    while waiting or scheduler.running:
+    def hold(first):
+        witness.held_from = first
+        handle(BarriersHeld(first))
+
+    if hold_every is not None:
+        hold(graphs[0].iteration + hold_every)
+    while waiting or scheduler.in_flight:
         while waiting and len(scheduler.in_flight) < num_in_flight:
             handle(GraphSubmitted(waiting.pop(0)))
+        held = witness.held_from
+        if held is not None and scheduler.in_flight[0] == held and held in scheduler.at_barrier:
+            assert everything_before_the_barrier_is_done(witness, held)
+            if not scheduler.running or chooser.random() < 0.3:
+                hold(held + hold_every)
+                continue
         item = chooser.choice(scheduler.running)
         witness.end(item)
         finished = TaskFinished if isinstance(item, Task) else TransferFinished
         handle(finished(item.name, item.iteration))
     return witness, log, actions
+
+
+def everything_before_the_barrier_is_done(witness: Witness, iteration: int) -> bool:
+    ended = {name for number, name in witness.ended if number == iteration}
+    return ended == witness.waits_for[iteration].keys() - witness.behind[iteration]
 
 
 @given(runs(), st.randoms(use_true_random=False), st.integers(1, 6))
@@ -150,11 +186,18 @@ def test_any_interleaving_does_everything_once_and_in_order(run, chooser, num_in
     assert not witness.busy
 
 
-@given(runs(), st.randoms(use_true_random=False), st.integers(0, 2))
-@settings(max_examples=100, deadline=None)
-def test_timing_does_not_change_the_version_that_generates(run, chooser, num_more):
+@given(
+    runs(),
+    st.randoms(use_true_random=False),
+    st.integers(0, 2),
+    st.sampled_from([None, 1, 2]),
+)
+@settings(max_examples=150, deadline=None)
+def test_neither_timing_nor_holds_change_the_version_that_generates(
+    run, chooser, num_more, hold_every
+):
     shape, graphs = run
-    _, _, actions = carry_out(run, chooser, shape.num_in_flight + num_more)
+    _, _, actions = carry_out(run, chooser, shape.num_in_flight + num_more, hold_every)
     installed = defaultdict(lambda: graphs[0].iteration)
     for action in actions:
         if isinstance(action, StartTask):
@@ -166,10 +209,66 @@ def test_timing_does_not_change_the_version_that_generates(run, chooser, num_mor
                 assert installed[task.group] == task.weight_version
 
 
-@given(runs(), st.randoms(use_true_random=False), st.integers(1, 4))
+@given(runs(), st.randoms(use_true_random=False), st.integers(1, 6), st.integers(1, 3))
+@settings(max_examples=150, deadline=None)
+def test_iterations_that_were_held_do_everything_once_and_in_order(
+    run, chooser, num_in_flight, hold_every
+):
+    witness, _, _ = carry_out(run, chooser, num_in_flight, hold_every)
+    everything = {
+        (iteration, name) for iteration, names in witness.waits_for.items() for name in names
+    }
+    assert witness.ended == everything
+    assert witness.finished == [graph.iteration for graph in run[1]]
+
+
+@given(runs(), st.randoms(use_true_random=False), st.integers(1, 3))
+@settings(max_examples=100, deadline=None)
+def test_what_was_done_before_a_barrier_is_not_done_again(run, chooser, hold_every):
+    """A scheduler that begins with the tasks that another had done at a hold does the rest."""
+    shape, graphs = run
+    first, saved = graphs[0].iteration, graphs[hold_every:]
+    if not saved:
+        return
+    scheduler, ended = Scheduler(first), set()
+    for event in (BarriersHeld(first + hold_every), *map(GraphSubmitted, graphs)):
+        scheduler.handle(event)
+    while scheduler.in_flight[0] != saved[0].iteration or scheduler.at_barrier == ():
+        end_one(scheduler, chooser, ended)
+    tasks = {graph.iteration: {task.name for task in graph.tasks} for graph in saved}
+    done = {k: frozenset(name for n, name in ended if n == k) & tasks[k] for k in tasks}
+    again, ended = Scheduler(saved[0].iteration), set()
+    for graph in saved:
+        again.handle(GraphSubmitted(graph, done[graph.iteration]))
+        again.validate()
+    while again.in_flight:
+        end_one(again, chooser, ended)
+    for graph in saved:
+        names = {name for number, name in ended if number == graph.iteration}
+        assert not names & done[graph.iteration]
+        assert names >= tasks[graph.iteration] - done[graph.iteration]
+        # Results that were handed over to tasks that are done are not handed over again.
+        moved = {t.name for t in graph.transfers if done[graph.iteration].issuperset(t.targets)}
+        assert names.isdisjoint(moved)
+
+
+def end_one(scheduler: Scheduler, chooser: Random, ended: set[tuple[int, str]]) -> None:
+    item = chooser.choice(scheduler.running)
+    finished = TaskFinished if isinstance(item, Task) else TransferFinished
+    scheduler.handle(finished(item.name, item.iteration))
+    scheduler.validate()
+    ended.add((item.iteration, item.name))
+
+
+@given(
+    runs(),
+    st.randoms(use_true_random=False),
+    st.integers(1, 4),
+    st.sampled_from([None, 1, 2]),
+)
 @settings(max_examples=50, deadline=None)
-def test_a_log_replays_to_the_same_actions(run, chooser, num_in_flight):
-    _, log, actions = carry_out(run, chooser, num_in_flight)
+def test_a_log_replays_to_the_same_actions(run, chooser, num_in_flight, hold_every):
+    _, log, actions = carry_out(run, chooser, num_in_flight, hold_every)
     again = Scheduler(run[1][0].iteration)
     assert [action for event in log for action in again.handle(event)] == actions
 

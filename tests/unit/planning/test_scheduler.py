@@ -5,6 +5,7 @@ import pytest
 from flexrlhf.core.algorithm_specs import algorithm_spec
 from flexrlhf.planning.placement.one_device import one_device_plan
 from flexrlhf.planning.workflow.events import (
+    BarriersHeld,
     FinishIteration,
     GraphSubmitted,
     StartTask,
@@ -318,6 +319,45 @@ def test_events_that_do_not_fit_are_refused():
     scheduler.handle(TaskFinished("generate/0", 0))
     with pytest.raises(ValueError, match="'generate/0' of iteration 0 is not running"):
         scheduler.handle(TaskFinished("generate/0", 0))
+
+
+def test_a_held_barrier_waits_while_all_before_it_goes_on(two_pools):
+    shape = IterationShape(8, max_staleness=1)
+    graphs = graphs_of(two_pools, shape, 3)
+    scheduler = Scheduler()
+    actions = scheduler.handle(BarriersHeld(1))
+    for graph in graphs:
+        actions += scheduler.handle(GraphSubmitted(graph))
+    while scheduler.running:
+        run_until(scheduler, actions, scheduler.running[-1].name)
+        item = scheduler.running[0]
+        finished = TaskFinished if isinstance(item, Task) else TransferFinished
+        actions += scheduler.handle(finished(item.name, item.iteration))
+    assert [a.iteration for a in actions if isinstance(a, FinishIteration)] == [0]
+    assert scheduler.at_barrier == (1, 2)  # with the weights that iteration 0 made
+    begun = [a.task for a in actions if isinstance(a, StartTask) and a.task.iteration > 0]
+    assert {task.stage for task in begun} == {"generate", "score"}
+    assert started(scheduler.handle(BarriersHeld(2))) == ["advantage"]
+    with pytest.raises(ValueError, match="barrier of iteration 1 has begun already"):
+        scheduler.handle(BarriersHeld(1))
+    assert scheduler.at_barrier == (2,)
+    scheduler.handle(BarriersHeld(None))
+    assert scheduler.at_barrier == ()
+
+
+@pytest.mark.parametrize(
+    ("done", "fault"),
+    [
+        ({"generate/1"}, "no task of this graph"),
+        ({"logprobs/reference/0"}, "cannot be done before 'generate/0'"),
+    ],
+)
+def test_what_cannot_have_been_done_is_refused(two_pools, done, fault):
+    (graph,) = graphs_of(two_pools, IterationShape(4), 1)
+    scheduler = Scheduler()
+    with pytest.raises(ValueError, match=fault):
+        scheduler.handle(GraphSubmitted(graph, frozenset(done)))
+    assert started(scheduler.handle(GraphSubmitted(graph))) == ["generate/0"]
 
 
 def test_the_placement_cannot_change_in_mid_run(two_pools):

@@ -12,6 +12,20 @@ class GraphSubmitted:
     """The next iteration may begin as far as weights and groups allow."""
 
     graph: Graph
+    done: frozenset[str] = frozenset()
+    """Tasks whose results are there already, each with all tasks that it waits for."""
+
+
+@dataclass(frozen=True, slots=True)
+class BarriersHeld:
+    """From an iteration on no barrier starts, and so nothing behind one, until another such event.
+
+    What comes before the barriers goes on. A checkpoint is written meanwhile: it holds one version
+    of all trained weights, and what was generated ahead with earlier ones.
+    """
+
+    first_iteration: int | None
+    """None: no barrier is held."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +62,9 @@ class TransferFailed:
     reason: str
 
 
-Event = GraphSubmitted | TaskFinished | TransferFinished | TaskFailed | TransferFailed
+Event = (
+    GraphSubmitted | BarriersHeld | TaskFinished | TransferFinished | TaskFailed | TransferFailed
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,28 +2,45 @@
 
 from __future__ import annotations
 
+from collections.abc import Set as AbstractSet
+
 from flexrlhf.planning.workflow.graph import Graph, Task, Transfer
 
 
 class Flight:
-    """One iteration in flight: what is done and what waits for how much."""
+    """One iteration in flight: what is done and what waits for how much.
 
-    def __init__(self, graph: Graph) -> None:
+    Args:
+        graph: of the iteration.
+        done: tasks that are done already; so is what moves results to such tasks alone.
+
+    Raises:
+        ValueError: one of them is no task of the graph, or waits for a task that is not done.
+    """
+
+    def __init__(self, graph: Graph, done: AbstractSet[str] = frozenset()) -> None:
         items = (*graph.tasks, *graph.transfers)
         self._items: dict[str, Task | Transfer] = {item.name: item for item in items}
         self._positions = {name: position for position, name in enumerate(self._items)}
         self._waits_for = graph.waits_for()
         self._num_awaited = {name: len(awaited) for name, awaited in self._waits_for.items()}
+        self._barriers = [task.name for task in graph.tasks if task.is_barrier]
         self._followers: dict[str, list[str]] = {name: [] for name in self._items}
         for name, awaited in self._waits_for.items():
             for earlier in awaited:
                 self._followers[earlier].append(name)
         self._done: set[str] = set()
+        if done:
+            self._begin_with(graph, done)
 
     @property
     def is_done(self) -> bool:
         """Whether every task and transfer is done."""
         return len(self._done) == len(self._items)
+
+    def has_passed_barrier(self, begun: AbstractSet[str]) -> bool:
+        """Whether a barrier is done or among what was begun."""
+        return any(name in self._done or name in begun for name in self._barriers)
 
     def position(self, name: str) -> int:
         """Returns the place of a task in its graph."""
@@ -31,7 +48,11 @@ class Flight:
 
     def unblocked(self) -> list[Task | Transfer]:
         """Returns what waits for nothing from the beginning."""
-        return [item for name, item in self._items.items() if self._num_awaited[name] == 0]
+        return [
+            item
+            for name, item in self._items.items()
+            if self._num_awaited[name] == 0 and name not in self._done
+        ]
 
     def finish(self, name: str) -> list[Task | Transfer]:
         """Marks `name` as done and returns what thereby waits for nothing any more."""
@@ -43,6 +64,19 @@ class Flight:
             if num_awaited[follower] == 0:
                 freed.append(self._items[follower])
         return freed
+
+    def _begin_with(self, graph: Graph, done: AbstractSet[str]) -> None:
+        moved = {t.name for t in graph.transfers if done.issuperset(t.targets)}
+        together = moved.union(done)
+        tasks = {task.name for task in graph.tasks}
+        for name in done:
+            if name not in tasks:
+                raise ValueError(f"{name!r} cannot be done: it is no task of this graph.")
+            for earlier in self._waits_for[name]:
+                if earlier not in together:
+                    raise ValueError(f"{name!r} cannot be done before {earlier!r}.")
+        for name in together:
+            self.finish(name)
 
     def validate(self, begun: set[str], queued: set[str]) -> None:
         """Checks that every item is in exactly one state, and none is ahead of what it waits for.

@@ -6,7 +6,8 @@ one: they tell it what ended, and carry out what it answers.
 A task starts when its tasks and transfers are done, its weights are there and no group that shares
 a device with its own is at work. Where several could, the first in this order does: the earlier
 iteration; in it the later stage, so that samples leave a group as soon as they can; in it the order
-of the graph. A transfer starts as soon as its sources are done.
+of the graph. A transfer starts as soon as its sources are done. A barrier that is held starts when
+it is no longer, and thereby all that waits for it.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from collections.abc import MutableSequence
 
 from flexrlhf.planning.workflow.events import (
     Action,
+    BarriersHeld,
     Event,
     FinishIteration,
     GraphSubmitted,
@@ -57,6 +59,7 @@ class Scheduler:
         self._busy: set[str] = set()
         self._failed: set[tuple[int, str]] = set()
         self._stop: StopRun | None = None
+        self._held_from: int | None = None
 
     @property
     def in_flight(self) -> tuple[int, ...]:
@@ -69,6 +72,11 @@ class Scheduler:
         return tuple(self._running.values())
 
     @property
+    def at_barrier(self) -> tuple[int, ...]:
+        """Iterations that have done all they may while their barrier is held, in order."""
+        return tuple(sorted(task.iteration for task in self._ready if self._is_held(task)))
+
+    @property
     def is_stopped(self) -> bool:
         """Whether something failed; nothing starts any more."""
         return self._stop is not None
@@ -77,16 +85,18 @@ class Scheduler:
         """Takes in one event and returns what is to be done now, in this order.
 
         Raises:
-            ValueError: the event does not fit the state: a task that does not run has ended, or a
-                graph is not that of the next iteration.
+            ValueError: the event does not fit the state: a task that does not run has ended, a
+                graph is not that of the next iteration, or a barrier to be held has begun.
         """
         if self._log is not None:
             self._log.append(event)
         match event:
             case TaskFinished(name, iteration) | TransferFinished(name, iteration):
                 self._finish(name, iteration)
-            case GraphSubmitted(graph):
-                self._submit(graph)
+            case GraphSubmitted(graph, done):
+                self._submit(graph, done)
+            case BarriersHeld(first):
+                self._hold(first)
             case TaskFailed(name, iteration, reason) | TransferFailed(name, iteration, reason):
                 return self._fail(name, iteration, reason)
         actions: list[Action] = []
@@ -106,6 +116,7 @@ class Scheduler:
         for group in self._busy:
             assert self._rivals[group] & self._busy == {group}, f"{group} shares a busy device"
         tasks = [item for item in self._running.values() if isinstance(item, Task)]
+        assert not any(map(self._is_held, tasks))
         assert sorted(task.group for task in tasks) == sorted(self._busy)
         for task in tasks:
             if task.weights == "installed":
@@ -120,7 +131,7 @@ class Scheduler:
                 {name for number, name in ready | due if number == iteration},
             )
 
-    def _submit(self, graph: Graph) -> None:
+    def _submit(self, graph: Graph, done: frozenset[str]) -> None:
         if graph.iteration != self._next_iteration:
             raise ValueError(f"Iteration {self._next_iteration} is next, not {graph.iteration}.")
         if self._groups and graph.groups != self._groups:
@@ -128,11 +139,23 @@ class Scheduler:
         if not self._groups:
             self._groups = graph.groups
             self._rivals = _rivals(graph.groups)
+        flight = Flight(graph, done)
         self._next_iteration += 1
-        self._flights[graph.iteration] = flight = Flight(graph)
-        self.versions.submit(graph)
+        self._flights[graph.iteration] = flight
+        self.versions.submit(graph, done)
         for item in flight.unblocked():
             self._enqueue(item)
+
+    def _hold(self, first: int | None) -> None:
+        for iteration, flight in self._flights.items():
+            begun = {name for number, name in self._running if number == iteration}
+            if first is not None and iteration >= first and flight.has_passed_barrier(begun):
+                raise ValueError(f"The barrier of iteration {iteration} has begun already.")
+        self._held_from = first
+
+    def _is_held(self, task: Task) -> bool:
+        first = self._held_from
+        return task.is_barrier and first is not None and task.iteration >= first
 
     def _finish(self, name: str, iteration: int) -> None:
         item = self._end(name, iteration)
@@ -183,6 +206,8 @@ class Scheduler:
         started: list[StartTask] = []
         busy = self._busy
         for task in self._ready.heads():
+            if self._is_held(task):
+                continue
             if busy.isdisjoint(self._rivals[task.group]) and self.versions.admits(task):
                 self._ready.remove(task)
                 busy.add(task.group)
@@ -192,7 +217,7 @@ class Scheduler:
 
     def _check_progress(self) -> None:
         """A run that can never end is our mistake, and better said than waited for."""
-        if self._flights and not self._running:
+        if self._flights and not self._running and not self.at_barrier:
             raise RuntimeError(
                 f"Nothing runs, though iterations {list(self._flights)} are not finished; "
                 f"ready: {[task.name for task in self._ready]}."

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
+from collections.abc import Set as AbstractSet
 from typing import TypeVar
 
 from flexrlhf.core.names import Role
@@ -40,9 +41,11 @@ class WeightVersions:
         """Returns the version that training has reached."""
         return self._trained.get(role, self._start)
 
-    def submit(self, graph: Graph) -> None:
-        """Takes the needs of a graph into account."""
+    def submit(self, graph: Graph, done: AbstractSet[str] = frozenset()) -> None:
+        """Takes the needs of a graph into account, without the tasks that are done."""
         for task in graph.tasks:
+            if task.name in done:
+                continue
             if _is_counted(task):
                 self._unfinished[task.group][_version(task)] += 1
             if task.stage == "train" and task.role is not None:
