@@ -14,6 +14,8 @@ from flexrlhf.core.errors import TransferLost
 from flexrlhf.core.shard_layout import Box
 from flexrlhf.learning.models.shards import Shard
 from flexrlhf.learning.weights.pieces import PIECES_KEY
+from flexrlhf.learning.weights.relay import BLOCKS_KEY, RELAY_PREFIX, Relay
+from flexrlhf.learning.weights.sharing import Sharing
 from flexrlhf.learning.weights.store import WeightAnswer, WeightStore
 
 
@@ -24,23 +26,38 @@ class Network:
         self.stores: dict[str, WeightStore] = {}
         self.down: set[str] = set()
         self.fails_after: dict[str, int] = {}
+        self.relays: dict[str, Relay] = {}
         self.tamper: Callable[[Tensor], None] | None = None
+        self.tamper_relayed: Callable[[Tensor], None] | None = None
         self.asked: list[tuple[str, str, Mapping[str, Any]]] = []
         self._lock = threading.Lock()
 
     def store(self, address: str) -> WeightStore:
         return self.stores.setdefault(address, WeightStore())
 
+    def relay(self, address: str) -> Relay:
+        return self.relays.setdefault(address, Relay())
+
+    def sharing(self, own: str, replicas: list[str], *, wait_s: float = 20.0) -> Sharing:
+        place = replicas.index(own)
+        peers = [*replicas[place + 1 :], *replicas[:place]]
+        return Sharing("shadow", own, peers, self.relay(own), self.ask, wait_s)
+
     def ask(self, address: str, key: str, query: Mapping[str, Any]) -> WeightAnswer:
         with self._lock:
             self.asked.append((address, key, query))
-            if key == PIECES_KEY and address in self.fails_after:
+            if key in (PIECES_KEY, BLOCKS_KEY) and address in self.fails_after:
                 self.fails_after[address] -= 1
                 if self.fails_after[address] < 0:
                     self.down.add(address)
         if address in self.down:
             raise TransferLost(f"{address} is gone.")
-        answer = self.stores[address].handle(key, query)
+        if key.startswith(RELAY_PREFIX):
+            answer = self.relay(address).handle(key, query)
+            if self.tamper_relayed is not None and key == BLOCKS_KEY:
+                self.tamper_relayed(answer.tensors["data"])
+            return answer
+        answer = self.store(address).handle(key, query)
         if self.tamper is not None and key == PIECES_KEY:
             self.tamper(answer.tensors["data"])
         return answer

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, TypeVar
 
 from flexrlhf.core.errors import ShapeError
 from flexrlhf.core.shard_layout import Box
@@ -51,6 +51,9 @@ class Order:
     def num_bytes(self) -> int:
         """Bytes that will come."""
         return self.offer.dtype.itemsize * self.need.box.num_elements
+
+
+Asked = TypeVar("Asked", Need, Order)
 
 
 def needs_of(targets: Mapping[str, Shard], offers: Offers) -> tuple[list[Need], list[str]]:
@@ -140,9 +143,9 @@ def divide(needs: Iterable[Need], alive: Collection[str]) -> tuple[list[Order], 
     return orders, uncovered
 
 
-def buckets(orders: Sequence[Order], bucket_bytes: int) -> list[list[Order]]:
-    """Cuts the orders to one source into requests, in order."""
-    cut_orders: list[list[Order]] = []
+def buckets(orders: Sequence[Asked], bucket_bytes: int) -> list[list[Asked]]:
+    """Cuts what one source is asked for into requests, in order."""
+    cut_orders: list[list[Asked]] = []
     room = 0
     for order in orders:
         if not cut_orders or order.num_bytes > room or len(cut_orders[-1]) >= _MAX_PIECES:

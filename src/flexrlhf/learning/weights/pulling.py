@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Final
+from functools import partial
 
 from flexrlhf.core.errors import FlexError, WeightMismatch
 from flexrlhf.learning.models.shards import Shard
 from flexrlhf.learning.weights.asking import Ask, in_threads
-from flexrlhf.learning.weights.catalogue import tied_once
-from flexrlhf.learning.weights.division import Need, Order, buckets, cut, divide
-from flexrlhf.learning.weights.pieces import PIECES_KEY, unpacked
+from flexrlhf.learning.weights.catalogue import Offers, tied_once
+from flexrlhf.learning.weights.division import Need, buckets
+from flexrlhf.learning.weights.pieces import Piece
+from flexrlhf.learning.weights.sharing import Sharing, share_out
 from flexrlhf.learning.weights.staging import Staged, StagedPiece
 from flexrlhf.learning.weights.survey import Survey
+from flexrlhf.learning.weights.transfer import BUCKET_BYTES, Fetched, Transfer
 
-BUCKET_BYTES: Final = 1 << 26
+logger = logging.getLogger(__name__)
 
 
 def pull(
@@ -26,12 +28,15 @@ def pull(
     sources: Sequence[str],
     ask: Ask,
     *,
+    sharing: Sharing | None = None,
     bucket_bytes: int = BUCKET_BYTES,
 ) -> Staged:
     """Fetches what the targets need of one version, cut anew from however the sources hold it.
 
     Nothing is installed. A source that fails is left out, and what it owed is taken from others
-    that hold it. A process that has installed the version may publish it and be a source itself.
+    that hold it. Of processes that share, those that have installed the version are sources
+    themselves; the others each take a part from the sources, and give it to each other. What a
+    peer does not give in time comes from the sources after all.
 
     Args:
         role: whose weights are wanted.
@@ -41,6 +46,7 @@ def pull(
         sources: addresses, first those to prefer where load does not decide; unlike for each of
             several processes that pull at once.
         ask: how to ask one of them. It is called from several threads.
+        sharing: the processes that take the same version; its relay is ended by whoever installs.
         bucket_bytes: most bytes of one answer.
 
     Raises:
@@ -53,85 +59,54 @@ def pull(
     start_s = time.monotonic()
     once = tied_once(targets)
     survey = Survey(role, version, sources, ask)
+    behind: list[str] = []
+    if sharing is not None:
+        behind = survey.add_peers(sharing.name, sharing.peers, sharing.ask)
     chosen, needs = survey.choose(once)
-    needs = cut(needs, num_sources=len(survey.alive), bucket_bytes=bucket_bytes)
-    pieces = _fetch_all(_Transfer(role, chosen, ask, bucket_bytes), survey, needs)
+    transfer = Transfer(role, chosen, survey, ask, bucket_bytes)
+    pieces = (
+        transfer.fetch_all(needs)
+        if sharing is None
+        else _fetch_shared(transfer, needs, sharing, sharing.wanted(behind))
+    )
     return Staged(role, chosen, once, pieces, pull_s=time.monotonic() - start_s)
 
 
-@dataclass(frozen=True, slots=True)
-class _Fetched:
-    """What one source gave of what it was asked for."""
+def _fetch_shared(
+    transfer: Transfer, needs: Sequence[Need], sharing: Sharing, wanted: Mapping[str, Offers]
+) -> list[StagedPiece]:
+    """Fetches a part first-hand, for others to have, and beside it the rest from them."""
+    first_hand, relayed = share_out(needs, wanted, sharing.own, bucket_bytes=transfer.bucket_bytes)
+    relay, name, version = sharing.relay, sharing.name, transfer.version
+    relay.begin(name, version, [Piece(need.name, need.box) for need in first_hand])
 
-    pieces: list[StagedPiece]
-    owed: list[Need] = field(default_factory=list[Need])
-    error: FlexError | None = None
-
-
-def _fetch_all(transfer: _Transfer, survey: Survey, needs: list[Need]) -> list[StagedPiece]:
-    """Fetches everything, in as many rounds as sources fail."""
-    pieces: list[StagedPiece] = []
-    while needs:
-        orders, uncovered = divide(needs, survey.alive)
-        if uncovered:
-            raise survey.incomplete([need.name for need in uncovered])
-        by_source: dict[str, list[Order]] = {}
-        for order in orders:
-            by_source.setdefault(order.offer.source, []).append(order)
-        results = in_threads(transfer.fetch_from, list(by_source.values()))
-        for source, result in zip(by_source, results, strict=True):
-            pieces += result.pieces
-            if result.error is not None:
-                survey.exclude(source, result.error)
-        needs = [need for result in results for need in result.owed]
-    return pieces
-
-
-@dataclass(frozen=True, slots=True)
-class _Transfer:
-    """How the pieces of one version are fetched."""
-
-    role: str
-    version: int
-    ask: Ask
-    bucket_bytes: int
-
-    def fetch_from(self, orders: list[Order]) -> _Fetched:
-        """Fetches from one source, bucket by bucket, up to its first failure."""
-        pieces: list[StagedPiece] = []
-        for bucket in buckets(orders, self.bucket_bytes):
-            try:
-                pieces += self._fetch_bucket(bucket)
-            except WeightMismatch:
-                raise
-            except FlexError as error:
-                return _Fetched(pieces, [order.need for order in orders[len(pieces) :]], error)
-        return _Fetched(pieces)
-
-    def _fetch_bucket(self, bucket: list[Order]) -> list[StagedPiece]:
-        source = bucket[0].offer.source
-        asked = [order.piece.to_json() for order in bucket]
-        query = {"role": self.role, "version": self.version, "pieces": asked}
-        answer = self.ask(source, PIECES_KEY, query)
-        forms = [(order.offer.dtype, order.need.box.shape) for order in bucket]
+    def take_own() -> Fetched:
         try:
-            tensors = unpacked(answer.tensors["data"], forms)
-        except ValueError as error:
-            raise self._mismatch(source, str(error)) from error
-        checksums = answer.header["checksums"]
-        staged = [
-            StagedPiece(order.piece, order.need.target, source, tensor, number)
-            for order, tensor, number in zip(bucket, tensors, checksums, strict=True)
-        ]
-        for each in staged:
-            if each.piece.checksum(each.tensor) != each.checksum:
-                raise self._mismatch(source, f"{each.piece.name!r} has another checksum.")
-        return staged
+            return Fetched(transfer.fetch_all(first_hand, partial(relay.add, name, version)))
+        except BaseException:
+            relay.end(name, version)  # else peers wait for what will not come
+            raise
 
-    def _mismatch(self, source: str, why: str) -> WeightMismatch:
-        return WeightMismatch(
-            f"Version {self.version} of {self.role} did not come from {source} as it was sent: "
-            f"{why}",
-            "The checksums of both sides are equal.",
-            "Nothing was installed. Resume the run, and check the network between the two.",
-        )
+    peers = [peer for peer in wanted if relayed[peer]]
+    calls = [take_own, *(partial(_fetch_relayed, transfer, sharing, p, relayed[p]) for p in peers)]
+    results = in_threads(lambda call: call(), calls)
+    pieces = [piece for result in results for piece in result.pieces]
+    return pieces + transfer.fetch_all([need for result in results for need in result.owed])
+
+
+def _fetch_relayed(
+    transfer: Transfer, sharing: Sharing, peer: str, blocks: Sequence[Need]
+) -> Fetched:
+    """Fetches what a peer takes first-hand, up to its first failure."""
+    pieces: list[StagedPiece] = []
+    num_fetched = 0
+    for bucket in buckets(blocks, transfer.bucket_bytes):
+        try:
+            pieces += transfer.fetch_blocks(peer, bucket, sharing)
+        except WeightMismatch:
+            raise
+        except FlexError as error:
+            logger.info("%s gives no more of %s: %s", peer, sharing.name, error.wrong)
+            return Fetched(pieces, list(blocks[num_fetched:]), error)
+        num_fetched += len(bucket)
+    return Fetched(pieces)

@@ -27,8 +27,34 @@ class Survey:
         self._role = role
         self._version = version
         self._catalogues: dict[str, Mapping[str, Any]] = {}
+        self._names: dict[str, str] = {}
         self._errors: dict[str, FlexError] = {}
-        query = {"role": role, "version": version}
+        for source, error in self._read(role, sources, ask).items():
+            self.exclude(source, error)
+
+    def add_peers(self, name: str, peers: Sequence[str], ask: Ask) -> list[str]:
+        """Makes sources of the peers that have installed what is wanted; returns the others.
+
+        A peer that does not answer is neither.
+
+        Args:
+            name: under which peers answer for these weights.
+            peers: addresses.
+            ask: how to ask one of them.
+        """
+        failed = self._read(name, peers, ask)
+        behind = [peer for peer in peers if peer not in failed and not self._catalogues[peer]]
+        for peer in behind:
+            del self._catalogues[peer]
+        return behind
+
+    def name_at(self, source: str) -> str:
+        """Returns the name under which a source has the weights."""
+        return self._names[source]
+
+    def _read(self, name: str, sources: Sequence[str], ask: Ask) -> dict[str, FlexError]:
+        """Notes what sources have, and returns the errors of those that do not answer."""
+        query = {"role": name, "version": self._version}
 
         def read(source: str) -> Mapping[str, Any] | FlexError:
             try:
@@ -36,11 +62,14 @@ class Survey:
             except FlexError as error:
                 return error
 
+        failed: dict[str, FlexError] = {}
         for source, answer in zip(sources, in_threads(read, sources), strict=True):
+            self._names[source] = name
             if isinstance(answer, FlexError):
-                self.exclude(source, answer)
+                failed[source] = answer
             else:
                 self._catalogues[source] = answer
+        return failed
 
     @property
     def alive(self) -> list[str]:

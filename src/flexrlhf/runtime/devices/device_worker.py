@@ -5,6 +5,7 @@ It holds its parts of roles, serves what it made to its peers, and takes from th
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
@@ -243,6 +244,8 @@ class DeviceWorker:
     def _ask(self, rank: int, key: str, query: Mapping[str, Any]) -> Parcel:
         return self._ask_address(self._addresses[rank], key, query)
 
-    def _ask_address(self, address: str, key: str, query: Mapping[str, Any]) -> Parcel:
-        deadline_s = self.order.config.run.task_deadline_s
+    def _ask_address(
+        self, address: str, key: str, query: Mapping[str, Any], *, at_most_s: float = math.inf
+    ) -> Parcel:
+        deadline_s = min(at_most_s, self.order.config.run.task_deadline_s)
         return fetch(address, self.order.secret, key, query, deadline_s=deadline_s)

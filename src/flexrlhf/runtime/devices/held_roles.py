@@ -25,6 +25,19 @@ from flexrlhf.runtime.optimizer_settings import optimizer_settings
 from flexrlhf.runtime.role_models import RoleLoader
 
 
+@dataclass(frozen=True, slots=True)
+class ServedWeights:
+    """Weights of one worker that follow those of a trained role."""
+
+    name: str
+    """The same on all workers that have such weights, and unlike all others."""
+    source: Role
+    """That trains them."""
+    ranks: tuple[int, ...]
+    """The workers that have such weights."""
+    shards: dict[str, Shard]
+
+
 @dataclass(slots=True)
 class HeldRoles:
     """Parts of roles on one worker."""
@@ -45,21 +58,22 @@ class HeldRoles:
         assert self.generates_with is not None, "this worker takes no part in generation"
         return self.generates_with.module
 
-    def installed(self, device_map: DeviceMap) -> dict[Role, list[dict[str, Shard]]]:
-        """Returns what new weights are written into, by the trained role that they come from.
+    def served(self, device_map: DeviceMap) -> list[ServedWeights]:
+        """Returns what new weights are written into.
 
         A shadow that scores may be split otherwise than the engine's copy beside it: both of them
         take over every version.
         """
-        targets: dict[Role, list[dict[str, Shard]]] = {
-            trained_by(role): [model.shards()]
+        served = [
+            ServedWeights(role, trained_by(role), device_map.ranks(role), model.shards())
             for role, model in self.models.items()
             if trained_by(role) != role
-        }
+        ]
         if self.engine_copy is not None:
-            source = trained_by(device_map.generating)
-            targets.setdefault(source, []).append(self.engine_copy.shards())
-        return targets
+            role = device_map.generating
+            name, shards = f"{role}/engine", self.engine_copy.shards()
+            served.append(ServedWeights(name, trained_by(role), device_map.ranks(role), shards))
+        return served
 
 
 def hold_roles(

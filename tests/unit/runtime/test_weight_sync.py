@@ -1,0 +1,131 @@
+"""Weights on their way between the workers of a plan, without processes or a network."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+
+import pytest
+import torch
+from torch import nn
+
+from flexrlhf.core.algorithm_specs import algorithm_spec
+from flexrlhf.core.names import Role
+from flexrlhf.learning.models.parallelise import ParallelModel
+from flexrlhf.planning.placement.plan import Plan, RolePlacement
+from flexrlhf.planning.workflow.graph import Task, Transfer
+from flexrlhf.runtime.devices.device_map import DeviceMap
+from flexrlhf.runtime.devices.held_roles import HeldRoles
+from flexrlhf.runtime.devices.weight_sync import WeightSync
+
+ADDRESSES = ("trainer", "shadow0", "shadow1", "shadow2")
+PLACEMENT: dict[Role, RolePlacement] = {
+    "actor": RolePlacement((0,)),
+    "critic": RolePlacement((0,)),
+    "reference": RolePlacement((0,)),
+    "reward": RolePlacement((0,)),
+    "shadow_actor": RolePlacement((1, 2, 3), data_parallel=3),
+}
+DEVICES = DeviceMap(
+    Plan(1, "disaggregated", feasible=True, why="", placement=PLACEMENT), algorithm_spec("ppo")
+)
+TRANSFER = Transfer("weights", 0, "weights", "train", "generate", (), (), ("actor",))
+
+
+@dataclass
+class Workers:
+    """A trainer and its replicas, which ask each other directly."""
+
+    syncs: dict[str, WeightSync] = field(default_factory=dict)
+    models: dict[str, nn.Module] = field(default_factory=dict)
+    sent_bytes: dict[str, int] = field(default_factory=lambda: dict.fromkeys(ADDRESSES, 0))
+
+    def ask(self, address, key, query, **limits):
+        del limits
+        answer = self.syncs[address].handle(key, query)
+        self.sent_bytes[address] += sum(t.nbytes for t in answer.tensors.values())
+        return answer
+
+    def on_shadows(self, call) -> None:
+        with ThreadPoolExecutor(3) as pool:
+            list(pool.map(call, [self.syncs[address] for address in ADDRESSES[1:]]))
+
+    def train(self, version: int) -> None:
+        """One step of the trainer, which then publishes the version."""
+        trainer = self.syncs["trainer"]
+        trainer.protect("actor")
+        with torch.no_grad():
+            for parameter in self.models["trainer"].parameters():
+                parameter.fill_(version)
+        trainer.run(
+            Task("publish", version - 1, "sync", "publish", "train", weight_version=version)
+        )
+
+    def hold(self, value: float) -> list[bool]:
+        return [
+            all(bool((parameter == value).all()) for parameter in self.models[address].parameters())
+            for address in ADDRESSES[1:]
+        ]
+
+
+@pytest.fixture
+def workers() -> Workers:
+    workers = Workers()
+    for rank, address in enumerate(ADDRESSES):
+        model = nn.Sequential(*(nn.Linear(40, 40) for _ in range(12)))
+        role = "actor" if rank == 0 else "shadow_actor"
+        held = HeldRoles({role: ParallelModel(model)})
+        if rank == 0:
+            held.trainers["actor"] = None  # pyright: ignore[reportArgumentType] - only its name counts
+        sync = WeightSync(DEVICES, rank, ADDRESSES, workers.ask)
+        sync.hold(held)
+        workers.syncs[address], workers.models[address] = sync, model
+    return workers
+
+
+def install(version: int) -> Task:
+    return Task("install", version - 1, "sync", "install", "generate", weight_version=version)
+
+
+def test_one_copy_leaves_the_trainer_however_many_replicas_there_are(workers):
+    copy_bytes = sum(p.nbytes for p in workers.models["trainer"].parameters())
+    workers.train(1)
+    workers.on_shadows(lambda sync: sync.prefetch(TRANSFER))
+    assert not any(workers.hold(1.0))
+    workers.on_shadows(lambda sync: sync.run(install(1)))
+    assert all(workers.hold(1.0))
+    assert copy_bytes <= workers.sent_bytes["trainer"] < 1.1 * copy_bytes  # tensors are aligned
+    assert sum(workers.sent_bytes.values()) >= 3 * copy_bytes
+    assert min(workers.sent_bytes.values()) > 0
+
+
+def test_a_replica_keeps_what_it_serves_until_the_iteration_is_finished(workers):
+    workers.train(1)
+    workers.on_shadows(lambda sync: sync.prefetch(TRANSFER))
+    workers.syncs["shadow0"].run(install(1))
+    replica = workers.syncs["shadow0"]
+    query = {"role": "shadow_actor", "version": 1}
+    piece = {**query, "pieces": [["0.bias", [0], [40]]]}
+
+    def served() -> torch.Tensor:
+        return replica.handle("weights/pieces", piece).tensors["data"].view(torch.float32)[:40]
+
+    assert (served() == 1.0).all()
+    workers.train(2)
+    workers.on_shadows(lambda sync: sync.prefetch(replace(TRANSFER, iteration=1)))
+    replica.run(install(2))
+    assert workers.hold(2.0)[0]
+    assert (served() == 1.0).all()  # a copy, since version 1 is not finished
+    replica.retire(1)
+    assert not replica.handle("weights/catalogue", query).header["versions"]
+    assert replica.handle("weights/catalogue", {**query, "version": 2}).header["versions"]
+
+
+def test_weights_offered_after_a_checkpoint_are_shared_too(workers):
+    with torch.no_grad():
+        for parameter in workers.models["trainer"].parameters():
+            parameter.fill_(7.0)
+    for sync in workers.syncs.values():
+        sync.offer(3)
+    workers.on_shadows(lambda sync: sync.take(3))
+    assert all(workers.hold(7.0))
