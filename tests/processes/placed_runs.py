@@ -16,7 +16,7 @@ from flexrlhf.planning.placement.one_device import one_device_plan
 from flexrlhf.planning.placement.plan import Plan
 from flexrlhf.planning.search.stage_plans import stage_plans
 from flexrlhf.runtime.launch import launch
-from flexrlhf.runtime.loop import Launched, TrainingRun
+from flexrlhf.runtime.loop import Launched, Listener, TrainingRun
 from flexrlhf.runtime.ray_cluster.processes import RayProcesses
 from flexrlhf.runtime.ray_cluster.ray_launch import launch_on_ray
 from flexrlhf.runtime.stages import SilentListener
@@ -75,21 +75,29 @@ class PlacedRuns:
         )
         return config, stage_plans(config)[0].ranked.best
 
-    def on_workers(self, config: RunConfig, plan: Plan, folder: Path | None = None) -> PlacedRun:
+    def on_workers(
+        self,
+        config: RunConfig,
+        plan: Plan,
+        folder: Path | None = None,
+        listener: Listener | None = None,
+    ) -> PlacedRun:
         """Runs a config under a plan, in a folder of its own or on from what one holds."""
         self._runs += 1
         folder = folder or self.folder / f"placed-{self._runs}"
         self.processes.start([len(plan.devices)])
         launched = launch_on_ray(config, plan, tiny_data(config, self.folder), self.processes)
-        return self._trained(launched, plan, folder)
+        return self._trained(launched, plan, folder, listener)
 
     @staticmethod
-    def _trained(launched: Launched, plan: Plan, folder: Path) -> PlacedRun:
+    def _trained(
+        launched: Launched, plan: Plan, folder: Path, listener: Listener | None = None
+    ) -> PlacedRun:
         begun_s = time.monotonic()
         folder.mkdir(exist_ok=True)
         training = TrainingRun(folder.name, folder, launched, plan)
         try:
-            training.train(SilentListener())
+            training.train(listener or SilentListener())
         finally:
             training.close()
         return PlacedRun(folder, plan, time.monotonic() - begun_s)

@@ -226,7 +226,7 @@ def test_iterations_that_were_held_do_everything_once_and_in_order(
 @settings(max_examples=100, deadline=None)
 def test_what_was_done_before_a_barrier_is_not_done_again(run, chooser, hold_every):
     """A scheduler that begins with the tasks that another had done at a hold does the rest."""
-    shape, graphs = run
+    _, graphs = run
     first, saved = graphs[0].iteration, graphs[hold_every:]
     if not saved:
         return

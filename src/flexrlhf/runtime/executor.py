@@ -6,13 +6,13 @@ import logging
 import time
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 
 from flexrlhf.core.errors import FlexError, WorkerLost
 from flexrlhf.core.names import Stage
 from flexrlhf.core.timeline import Span
 from flexrlhf.planning.workflow.events import (
     Action,
+    BarriersHeld,
     Event,
     FinishIteration,
     GraphSubmitted,
@@ -26,19 +26,10 @@ from flexrlhf.planning.workflow.events import (
 )
 from flexrlhf.planning.workflow.graph import Graph, Task, Transfer
 from flexrlhf.planning.workflow.scheduler import Scheduler
-from flexrlhf.runtime.measurements import Measurements
+from flexrlhf.runtime.iteration_result import IterationResult
 from flexrlhf.runtime.workers import Outcome, Workers
 
 logger = logging.getLogger(__name__)
-
-
-@dataclass(slots=True)
-class IterationResult:
-    """What the tasks of an iteration measured, and when they ran."""
-
-    iteration: int
-    measurements: list[Measurements] = field(default_factory=list[Measurements])
-    spans: list[Span] = field(default_factory=list[Span])
 
 
 class Executor:
@@ -61,9 +52,9 @@ class Executor:
         self._finished: deque[IterationResult] = deque()
 
     @property
-    def spans_in_flight(self) -> list[Span]:
+    def unfinished(self) -> list[IterationResult]:
         """What has ended of iterations that are not finished."""
-        return [span for result in self._results.values() for span in result.spans]
+        return list(self._results.values())
 
     def run(self, graph: Graph) -> IterationResult:
         """Runs one iteration to its end, where no other is in flight.
@@ -75,11 +66,35 @@ class Executor:
         self.submit(graph)
         return self.finish_next()
 
-    def submit(self, graph: Graph) -> None:
-        """Lets the next iteration begin as far as weights and groups allow."""
-        self._results[graph.iteration] = IterationResult(graph.iteration)
+    def submit(self, graph: Graph, begun: IterationResult | None = None) -> None:
+        """Lets the next iteration begin as far as weights and groups allow.
+
+        Args:
+            graph: what it does.
+            begun: what of it was done before this executor, and is not done again.
+        """
+        result = begun or IterationResult(graph.iteration)
+        self._results[graph.iteration] = result
         self._stages[graph.iteration] = {task.name: task.stage for task in graph.tasks}
-        self._carry_out(self._scheduler.handle(GraphSubmitted(graph)))
+        self._carry_out(self._scheduler.handle(GraphSubmitted(graph, frozenset(result.done))))
+
+    def hold(self, first_iteration: int) -> None:
+        """Holds the barriers from an iteration on, and lets go of those before it."""
+        self._carry_out(self._scheduler.handle(BarriersHeld(first_iteration)))
+
+    def reach_barrier(self, iteration: int) -> None:
+        """Waits until an iteration that is held has done all that comes before its barrier.
+
+        One that was not submitted is not waited for.
+
+        Raises:
+            WorkerLost: a task raised something unexpected, or did not end before its deadline.
+            FlexError: a task raised it.
+        """
+        while iteration in self._scheduler.in_flight:
+            if iteration in self._scheduler.at_barrier:
+                return
+            self._take_next()
 
     def finish_next(self) -> IterationResult:
         """Returns the oldest iteration in flight when it is finished.
@@ -89,14 +104,18 @@ class Executor:
             FlexError: a task raised it.
         """
         while not self._finished:
-            oldest_s = next(iter(self._started_s.values()))
-            outcome = self._workers.collect(oldest_s + self._deadline_s - time.monotonic())
-            self._note(outcome)
-            actions = self._scheduler.handle(_event(outcome))
-            if any(isinstance(action, StopRun) for action in actions):
-                raise _failure(outcome)
-            self._carry_out(actions)
+            self._take_next()
         return self._finished.popleft()
+
+    def _take_next(self) -> None:
+        """Waits for whatever ends next, and carries out what follows from it."""
+        oldest_s = next(iter(self._started_s.values()))
+        outcome = self._workers.collect(oldest_s + self._deadline_s - time.monotonic())
+        self._note(outcome)
+        actions = self._scheduler.handle(_event(outcome))
+        if any(isinstance(action, StopRun) for action in actions):
+            raise _failure(outcome)
+        self._carry_out(actions)
 
     def _carry_out(self, actions: Sequence[Action]) -> None:
         for action in actions:
@@ -117,6 +136,8 @@ class Executor:
         result = self._results[item.iteration]
         result.measurements += [stint.measurements for stint in outcome.stints]
         result.spans += _spans(outcome, self._stages[item.iteration])
+        if isinstance(item, Task):
+            result.done.append(item.name)
 
 
 def _event(outcome: Outcome) -> Event:

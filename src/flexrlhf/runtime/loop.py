@@ -14,14 +14,15 @@ from flexrlhf.config.schema import RunConfig
 from flexrlhf.core.algorithm_specs import AlgorithmSpec
 from flexrlhf.core.atomic_files import atomic_folder
 from flexrlhf.core.clock import Clock, WallClock
-from flexrlhf.core.errors import DataError
+from flexrlhf.core.errors import CheckpointError, DataError
 from flexrlhf.core.timeline import Span, Timeline, read_trace, write_trace
 from flexrlhf.planning.placement.plan import Plan
 from flexrlhf.planning.workflow.graph import Graph
 from flexrlhf.planning.workflow.iteration import iteration_graph
 from flexrlhf.planning.workflow.shape import IterationShape
 from flexrlhf.runtime.evaluation import is_evaluated
-from flexrlhf.runtime.executor import Executor, IterationResult
+from flexrlhf.runtime.executor import Executor
+from flexrlhf.runtime.iteration_result import IterationResult
 from flexrlhf.runtime.measurements import joined
 from flexrlhf.runtime.records import RunRecords
 from flexrlhf.runtime.recover import CheckpointStore, seed_random_states
@@ -99,6 +100,7 @@ class TrainingRun:
         self._plan = plan
         self._predicted = {} if predicted is None else {"predicted": predicted}
         self._every = run.checkpoint_every
+        self._num_in_flight = launched.shape.num_in_flight
         self._deadline_s = run.task_deadline_s
         self._checkpoints = CheckpointStore(folder / "checkpoints", keep=run.keep_checkpoints)
         self._records = RunRecords(folder, run.trackers)
@@ -109,34 +111,35 @@ class TrainingRun:
 
     def train(self, listener: Listener) -> None:
         """Trains from the newest checkpoint, or from the start, to the last iteration."""
-        finished = self._restore()
+        finished, ahead = self._restore()
         executor = Executor(self._workers, start_iteration=finished, deadline_s=self._deadline_s)
+        executor.hold(self._next_checkpoint(finished))
         listener.start_stage(self.name, self.iterations, finished)
         if finished == 0:
             self._record_initial_evaluation()
         submitted = finished
         while finished < self.iterations:
-            while submitted < self._submit_before(finished):
-                executor.submit(self._graph(submitted))
+            while submitted < min(self.iterations, finished + self._num_in_flight):
+                executor.submit(self._graph(submitted), ahead.get(submitted))
                 submitted += 1
             result = executor.finish_next()
             finished += 1
-            metrics = self._metrics(result, executor.spans_in_flight) | self._evaluation(finished)
+            metrics = self._metrics(result, executor.unfinished) | self._evaluation(finished)
             self._record(finished, metrics)
             if self._is_checkpoint_due(finished):
-                self._save(finished)
+                executor.reach_barrier(finished)
+                self._save(finished, executor.unfinished)
+                executor.hold(self._next_checkpoint(finished))
             listener.finish_iteration(finished, metrics)
         self._write_models()
 
-    def _submit_before(self, finished: int) -> int:
-        """Returns up to which iteration work may go on beside what is not finished.
+    def _next_checkpoint(self, finished: int) -> int:
+        """Returns how many iterations will be finished when the next checkpoint is due.
 
-        None begins before a checkpoint that is due is written: it holds one version of all
-        weights, with which a resumed run begins as this one goes on.
+        None from that number on passes its barrier before the checkpoint is written: it holds one
+        version of all trained weights, and what was generated ahead with the version before.
         """
-        checkpoint = (finished // self._every + 1) * self._every
-        ahead = finished + self._launched.shape.num_in_flight
-        return min(self.iterations, checkpoint, ahead)
+        return (finished // self._every + 1) * self._every
 
     def close(self) -> None:
         """Lets go of workers and trackers and writes the timeline.
@@ -154,10 +157,13 @@ class TrainingRun:
     def _ask(self, method: str, *arguments: Any, beside: bool = False) -> list[Any]:
         return self._workers.ask(method, *arguments, deadline_s=self._deadline_s, beside=beside)
 
-    def _metrics(self, result: IterationResult, in_flight: Sequence[Span]) -> dict[str, float]:
+    def _metrics(
+        self, result: IterationResult, unfinished: Sequence[IterationResult]
+    ) -> dict[str, float]:
         """Joins what tasks measured with what the timeline and the memory show."""
         self._timeline = _newest(self._timeline, result.spans)
         iteration = result.iteration + 1
+        in_flight = [span for other in unfinished for span in other.spans]
         timeline = Timeline(self._tracks, (*self._timeline.spans, *in_flight))
         before = iteration - 1 in timeline.iterations
         metrics = joined(result.measurements)
@@ -213,15 +219,18 @@ class TrainingRun:
     def _is_checkpoint_due(self, iteration: int) -> bool:
         return iteration % self._every == 0 or iteration == self.iterations
 
-    def _save(self, iteration: int) -> None:
+    def _save(self, iteration: int, unfinished: Sequence[IterationResult]) -> None:
+        """Writes a checkpoint, beside whatever generates the iterations after the next."""
         trained = self._launched.spec.trained
+        ahead = [result for result in unfinished if result.done]
+        done = {result.iteration: result.done for result in ahead}
         self._checkpoints.save(
             iteration,
-            lambda folder: self._ask("save", folder),
-            {"worker": self._state()},
+            lambda folder: self._ask("save", folder, done, beside=True),
+            {"worker": self._state(), "ahead": [result.to_json() for result in ahead]},
             num_bytes=sum(
                 held.saved
-                for of_worker in self._ask("role_bytes")
+                for of_worker in self._ask("role_bytes", beside=True)
                 for role, held in of_worker.items()
                 if role in trained
             ),
@@ -230,7 +239,7 @@ class TrainingRun:
 
     def _state(self) -> dict[str, Any]:
         """Returns what the workers must remember besides their shards; all that do say the same."""
-        return next((state for state in self._ask("state") if state), {})
+        return next((state for state in self._ask("state", beside=True) if state), {})
 
     def _write_models(self) -> None:
         folder = self._folder / "model"
@@ -248,10 +257,15 @@ class TrainingRun:
         except OSError as error:
             raise write_failure(path, error) from error
 
-    def _restore(self) -> int:
-        """Returns the finished iterations of the newest checkpoint, after loading it."""
+    def _restore(self) -> tuple[int, dict[int, IterationResult]]:
+        """Loads the newest checkpoint.
+
+        Returns:
+            How many iterations are finished, and what is done of others, by number.
+        """
         state = self._checkpoints.load(lambda folder: self._ask("load", folder))
         finished = 0 if state is None else int(state["iteration"])
+        ahead = {} if state is None else self._restore_ahead(state)
         if state is None:
             seed_random_states(self._launched.config.run.seed)
         else:
@@ -265,7 +279,21 @@ class TrainingRun:
         )
         kept = [s for s in self._timeline.spans if (s.iteration or 0) <= finished]
         self._timeline = Timeline(self._tracks, kept)
-        return finished
+        return finished, ahead
+
+    def _restore_ahead(self, state: Mapping[str, Any]) -> dict[int, IterationResult]:
+        """Gives the workers what they had generated ahead of a checkpoint."""
+        try:
+            results = [IterationResult.from_json(row) for row in state.get("ahead", ())]
+        except (LookupError, TypeError, ValueError, AttributeError) as error:
+            raise CheckpointError(
+                f"The checkpoint's run.json is damaged: {error!r}.",
+                "`ahead` says what was done of iterations that were not finished.",
+                "Delete the newest checkpoint to go on from an older one, or from the start.",
+            ) from error
+        if results:
+            self._ask("load_experience", self._checkpoints.newest())
+        return {result.iteration: result for result in results}
 
 
 def _earlier_timeline(path: Path) -> Timeline:

@@ -6,7 +6,7 @@ items or to the training on them; samples stay here, and only small reports go b
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -95,7 +95,11 @@ class Worker:
         measured = {name: Measurement(value) for name, value in metrics.items()}
         return measured, [sample_row(sample) for sample in samples[:count]]
 
-    def save(self, folder: Path) -> None:
+    def save(
+        self,
+        folder: Path,
+        done: Mapping[int, Sequence[str]],  # noqa: ARG002 - one device generates nothing ahead
+    ) -> None:
         """Writes every trained role's shard into a folder of its own.
 
         Raises:

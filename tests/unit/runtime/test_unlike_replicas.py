@@ -6,6 +6,7 @@ import torch
 
 from flexrlhf.core.algorithm_specs import algorithm_spec
 from flexrlhf.learning.data.experience import Prompt, Sample
+from flexrlhf.learning.transport.buffer import ExperienceBuffer
 from flexrlhf.planning.placement.plan import Plan, RolePlacement
 from flexrlhf.runtime.devices.device_map import DeviceMap
 from flexrlhf.runtime.devices.exchange import ExperienceExchange
@@ -45,7 +46,14 @@ def test_without_speeds_all_are_equal():
 
 
 def test_the_slow_worker_scores_a_fifth():
-    exchange = ExperienceExchange(device_map(), 4, ask=_nobody, prompt_of=_nobody)
+    exchange = ExperienceExchange(
+        device_map(),
+        4,
+        ask=_nobody,
+        prompt_of=_nobody,
+        buffer=ExperienceBuffer(1, 20),
+        held_out=ExperienceBuffer(1, 1),
+    )
     exchange.keep_generated(0, 0, [sample(number, 6) for number in range(20)])
     assert len(exchange.share(0, 0, "reward")) == 4
 

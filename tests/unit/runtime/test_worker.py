@@ -224,7 +224,7 @@ def test_a_worker_restored_from_a_checkpoint_goes_on_bit_for_bit(make_launched, 
     options = {"algorithm": {"kl_target": 0.5, "kl_horizon": 20}}
     unbroken = make_launched("ppo", **options)
     run(unbroken, range(2))
-    unbroken.worker.save(tmp_path)
+    unbroken.worker.save(tmp_path, {})
     state = copy.deepcopy(unbroken.worker.state())
     resumed = make_launched("ppo", **options)
     resumed.worker.load(tmp_path)

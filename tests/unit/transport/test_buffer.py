@@ -2,8 +2,6 @@ from __future__ import annotations
 
 import json
 import math
-import threading
-import time
 
 import pytest
 import torch
@@ -12,6 +10,7 @@ from flexrlhf.core.errors import TransferLost
 from flexrlhf.learning.data.experience import Prompt, Sample
 from flexrlhf.learning.transport.buffer import ExperienceBuffer
 from flexrlhf.learning.transport.parcel import Parcel
+from flexrlhf.learning.transport.scores import scores_to_parcel, write_scores
 
 
 def prompt_of(sample_id: int) -> Prompt:
@@ -33,101 +32,115 @@ def samples(*ids: int, version: int = 0) -> list[Sample]:
     ]
 
 
-def test_a_part_stays_until_it_is_released():
-    buffer = ExperienceBuffer(4)
-    buffer.put(0, 0, samples(1, 2), deadline_s=0.1)
-    buffer.put(0, 1, samples(3), deadline_s=0.1)
-    assert buffer.parts(0) == (0, 1)
-    for _ in range(2):
-        assert [sample.sample_id for sample in buffer.get(0, 0, deadline_s=0.1)] == [1, 2]
-    buffer.release(0, 0)
-    assert (buffer.parts(0), buffer.num_samples) == ((1,), 1)
-    buffer.release(0)
-    assert buffer.num_samples == 0
+def read_back(state: Parcel) -> Parcel:
+    """What a checkpoint makes of a state."""
+    return Parcel(json.loads(json.dumps(state.header, allow_nan=False)), state.tensors)
 
 
-def test_who_comes_early_waits():
-    buffer = ExperienceBuffer(2)
-    buffer.put(0, 0, samples(0, 1), deadline_s=0.1)
-    got: list[list[Sample]] = []
-    threads = [
-        threading.Thread(target=buffer.put, args=(1, 0, samples(2)), kwargs={"deadline_s": 5.0}),
-        threading.Thread(target=lambda: got.append(buffer.get(1, 0, deadline_s=5.0))),
-    ]
-    for thread in threads:
-        thread.start()
-    time.sleep(0.05)
-    assert (buffer.num_samples, got) == (2, [])
-    buffer.release(0)
-    for thread in threads:
-        thread.join(5.0)
-    assert got[0][0].sample_id == 2
+def test_a_part_comes_in_pieces_in_any_order_of_ids():
+    buffer = ExperienceBuffer(1, 4)
+    buffer.add(0, 0, samples(3), made_here=True)
+    buffer.add(0, 0, samples(0), made_here=True)
+    buffer.add(0, 1, samples(2), made_here=True)
+    assert buffer.made(0, 0) == [3, 0]
+    assert buffer.made(0, 1) == [2]
+    assert list(buffer.samples(0, 0)) == [3, 0]
 
 
-def test_waiting_ends_at_the_deadline_and_says_what_is_held():
-    buffer = ExperienceBuffer(2)
-    buffer.put(3, 0, samples(0, 1), deadline_s=0.1)
-    with pytest.raises(
-        TransferLost, match=r"(?s)Part 1 of iteration 3, 1 samples.*2 of 2.*iterations 3"
-    ):
-        buffer.put(3, 1, samples(2), deadline_s=0.02)
-    with pytest.raises(TransferLost, match=r"Part 5 of iteration 4 did not come: 0\.02 s"):
-        buffer.get(4, 5, deadline_s=0.02)
+def test_a_part_of_no_samples_is_one_that_was_made():
+    buffer = ExperienceBuffer(1, 4)
+    buffer.add(0, 0, [], made_here=True)
+    buffer.add(0, 1, samples(1))
+    assert buffer.made(0, 0) == []
+    for part in (1, 2):  # taken over from elsewhere, and unheard of
+        with pytest.raises(KeyError):
+            buffer.made(0, part)
 
 
-def test_closing_wakes_who_waits():
-    buffer = ExperienceBuffer(2)
-    errors: list[TransferLost] = []
-
-    def wait() -> None:
-        try:
-            buffer.get(0, 0, deadline_s=30.0)
-        except TransferLost as error:
-            errors.append(error)
-
-    thread = threading.Thread(target=wait)
-    thread.start()
-    buffer.close()
-    thread.join(1.0)
-    assert "closed" in str(errors[0])
+def test_what_is_here_already_stays_as_it_is():
+    buffer = ExperienceBuffer(1, 2)
+    buffer.add(0, 0, samples(1, 2), made_here=True)
+    first = buffer.samples(0, 0)[1]
+    buffer.add(0, 0, samples(1, 2))
+    assert buffer.samples(0, 0)[1] is first
+    assert buffer.made(0, 0) == [1, 2]
 
 
-def test_samples_are_counted_by_version_and_staleness():
-    buffer = ExperienceBuffer(10)
-    buffer.put(0, 0, samples(0, 1, version=4), deadline_s=0.1)
-    buffer.put(0, 1, samples(2, version=3), deadline_s=0.1)
-    assert buffer.num_by_version() == {3: 1, 4: 2}
-    assert buffer.num_by_staleness(5) == {1: 2, 2: 1}
+def test_an_iteration_goes_when_there_is_one_that_it_was_trained_for():
+    buffer = ExperienceBuffer(2, 2)
+    for iteration in range(4):
+        buffer.add(iteration, 0, samples(2 * iteration, 2 * iteration + 1))
+    assert buffer.num_by_iteration() == {2: 2, 3: 2}
+    buffer.release(2)
+    assert buffer.num_by_iteration() == {3: 2}
+    with pytest.raises(TransferLost, match="iteration 2 came after those of iteration 4"):
+        buffer.add(1, 0, samples(9))
+
+
+def test_more_than_there_is_room_for_is_refused():
+    with pytest.raises(ValueError, match="at least one"):
+        ExperienceBuffer(1, 0)
+    buffer = ExperienceBuffer(2, 3)
+    buffer.add(0, 0, samples(0, 1))
+    buffer.add(1, 0, samples(4, 5, 6))
+    with pytest.raises(TransferLost, match="3 samples of each of 2 iterations"):
+        buffer.add(0, 1, samples(2, 3))
+    buffer.add(0, 1, samples(2))
+    assert buffer.num_by_iteration() == {0: 3, 1: 3}
+
+
+def test_scores_are_written_where_the_samples_are():
+    here, there = samples(0, 1), samples(0, 1, 2)
+    for sample in here:
+        sample.fields["values"] = torch.full((3,), 2.0 + sample.sample_id)
+        sample.reward, sample.reward_parts = 0.25 * sample.sample_id, {"model": 1.0}
+    by_id = {sample.sample_id: sample for sample in there}
+    write_scores(by_id, read_back(scores_to_parcel(here, ("values",))))
+    write_scores(by_id, read_back(scores_to_parcel(here, ())))
+    write_scores(by_id, read_back(scores_to_parcel([], ("values",))))
+    assert torch.equal(there[1].fields["values"], torch.full((3,), 3.0))
+    assert (there[1].reward, there[1].reward_parts) == (0.25, {"model": 1.0})
+    assert "values" not in there[2].fields
+    assert math.isnan(there[2].reward)
 
 
 def test_what_was_saved_is_restored():
-    buffer = ExperienceBuffer(5)
-    buffer.put(1, 1, samples(7), deadline_s=0.1)
-    buffer.put(1, 0, samples(5, 6, version=2), deadline_s=0.1)
-    state = buffer.state()
-    saved = Parcel(json.loads(json.dumps(state.header, allow_nan=False)), state.tensors)
-    other = ExperienceBuffer(5)
-    other.restore(saved, prompt_of)
-    assert other.parts(1) == (0, 1)
-    first, second = other.get(1, 0, deadline_s=0.1)
-    assert (first.sample_id, second.sample_id, second.weight_version) == (5, 6, 2)
-    assert torch.equal(second.fields["logprobs"], torch.full((3,), -3.0))
-    assert math.isnan(first.reward)
-    assert first.prompt == prompt_of(5)
+    buffer = ExperienceBuffer(2, 8)
+    buffer.add(1, 1, samples(7), made_here=True)
+    buffer.add(1, 0, samples(6, 5, version=2), made_here=True)
+    buffer.add(1, 0, samples(4))
+    scored = samples(4, 6)
+    for sample in scored:
+        sample.fields["values"] = torch.full((3,), float(sample.sample_id))
+    buffer.add_scores(1, 0, "critic", scores_to_parcel(scored, ("values",)))
+    buffer.add_scores(1, 1, "critic", scores_to_parcel([], ("values",)))
+    state = buffer.state({(1, 0), (1, 1)}, {(1, 0, "critic"), (1, 1, "critic")})
+    other = ExperienceBuffer(2, 8)
+    other.restore(read_back(state), prompt_of)
+    assert (other.made(1, 0), other.made(1, 1)) == ([6, 5], [7])
+    assert other.num_by_iteration() == {1: 3}  # others have saved what was taken over
+    five = other.samples(1, 0)[5]
+    assert (five.weight_version, five.prompt) == (2, prompt_of(5))
+    assert torch.equal(five.fields["logprobs"], torch.full((3,), -2.5))
+    by_id = {sample.sample_id: sample for sample in samples(4, 6)}
+    write_scores(by_id, other.scores(1, 0, "critic"))
+    assert torch.equal(by_id[6].fields["values"], torch.full((3,), 6.0))
+    assert other.scores(1, 1, "critic").header == {"ids": []}
+
+
+def test_what_was_not_done_is_not_saved():
+    buffer = ExperienceBuffer(2, 8)
+    buffer.add(1, 0, samples(6), made_here=True)
+    buffer.add(2, 0, samples(8), made_here=True)
+    buffer.add_scores(1, 0, "critic", scores_to_parcel([], ("values",)))
+    other = ExperienceBuffer(2, 8)
+    other.restore(buffer.state({(1, 0)}, set()), prompt_of)
+    assert other.num_by_iteration() == {1: 1}
+    with pytest.raises(KeyError):
+        other.scores(1, 0, "critic")
 
 
 def test_an_empty_buffer_is_saved_too():
-    other = ExperienceBuffer(5)
-    other.restore(ExperienceBuffer(5).state(), prompt_of)
-    assert other.num_samples == 0
-
-
-def test_what_never_fits_is_refused():
-    with pytest.raises(ValueError, match="at least one"):
-        ExperienceBuffer(0)
-    buffer = ExperienceBuffer(3)
-    with pytest.raises(ValueError, match="exceeds the buffer of 3"):
-        buffer.put(0, 0, samples(0, 1, 2, 3), deadline_s=0.1)
-    buffer.put(0, 0, samples(0), deadline_s=0.1)
-    with pytest.raises(ValueError, match="already"):
-        buffer.put(0, 0, samples(0), deadline_s=0.1)
+    other = ExperienceBuffer(1, 5)
+    other.restore(read_back(ExperienceBuffer(1, 5).state(set(), set())), prompt_of)
+    assert other.num_by_iteration() == {}

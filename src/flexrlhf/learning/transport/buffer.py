@@ -1,115 +1,155 @@
-"""Samples that are scored and not yet trained on, never more than there is room for."""
+"""Experience between generation and training, never more than there is room for."""
 
 from __future__ import annotations
 
-import threading
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from torch import Tensor
 
 from flexrlhf.core.errors import TransferLost
 from flexrlhf.learning.data.experience import Prompt, Sample
 from flexrlhf.learning.transport.parcel import Parcel, ParcelLike
 from flexrlhf.learning.transport.samples import samples_from_parcel, samples_to_parcel
 
-_Part = tuple[int, int]
-"""Iteration, and number of the part within it."""
+GENERATED_FIELDS: Final = ("logprobs", "sampling_logprobs")
+"""Numbers per token that come with an answer; all others are scores."""
+_SAMPLES: Final = "samples/"
+_SCORES: Final = "scores/"
+
+
+@dataclass(slots=True)
+class _Part:
+    """One part of a rollout, as far as it is here."""
+
+    samples: dict[int, Sample] = field(default_factory=dict[int, Sample])
+    made: list[int] | None = None
+    """Ids of those that were generated here; None: none were to be."""
+    scores: dict[str, ParcelLike] = field(default_factory=dict[str, ParcelLike])
+    """What roles said here, by role."""
 
 
 class ExperienceBuffer:
-    """Holds samples by iteration and part between scoring and training, for several threads.
+    """The samples of the newest iterations, by part, and what was said of them here.
 
-    Which samples are admitted, and how stale they may be, is decided elsewhere; here they are
-    stored and counted.
+    When the first of an iteration come, those of the iteration `num_iterations` before it are let
+    go: weights that were trained on them have generated the new ones. Of an iteration any part may
+    hold any ids, and may come in several pieces. Whoever shares a buffer between threads locks it.
 
     Args:
-        capacity_samples: most samples that are held at once.
+        num_iterations: most iterations of which samples are held.
+        samples_per_iteration: most samples of each.
     """
 
-    def __init__(self, capacity_samples: int) -> None:
-        if capacity_samples < 1:
-            raise ValueError(f"A buffer holds at least one sample, not {capacity_samples}.")
-        self.capacity_samples = capacity_samples
-        self._parts: dict[_Part, list[Sample]] = {}
-        self._changed = threading.Condition()
-        self._is_closed = False
-
-    def put(
-        self, iteration: int, part: int, samples: Sequence[Sample], *, deadline_s: float
-    ) -> None:
-        """Stores one part of an iteration, once there is room.
-
-        Raises:
-            ValueError: the part is here already, or never has room.
-            TransferLost: there was no room before the deadline, or the buffer was closed.
-        """
-        if len(samples) > self.capacity_samples:
+    def __init__(self, num_iterations: int, samples_per_iteration: int) -> None:
+        if min(num_iterations, samples_per_iteration) < 1:
             raise ValueError(
-                f"A part of {len(samples)} samples exceeds the buffer of {self.capacity_samples}."
+                f"A buffer holds at least one sample of one iteration, not "
+                f"{samples_per_iteration} of {num_iterations}."
             )
-        with self._changed:
-            self._wait(
-                lambda: self.num_samples + len(samples) <= self.capacity_samples,
-                deadline_s,
-                f"Part {part} of iteration {iteration}, {len(samples)} samples, finds no room",
-            )
-            if (iteration, part) in self._parts:
-                raise ValueError(f"Part {part} of iteration {iteration} is in the buffer already.")
-            self._parts[iteration, part] = list(samples)
-            self._changed.notify_all()
+        self.num_iterations = num_iterations
+        self.samples_per_iteration = samples_per_iteration
+        self._parts: dict[tuple[int, int], _Part] = {}
 
-    def get(self, iteration: int, part: int, *, deadline_s: float) -> list[Sample]:
-        """Returns the samples of a part, once they are here; they stay until released.
+    def add(
+        self, iteration: int, part: int, samples: Iterable[Sample], *, made_here: bool = False
+    ) -> None:
+        """Adds samples to a part; those that are here already stay.
+
+        Args:
+            iteration: of a run.
+            part: of the iteration.
+            samples: any of the part.
+            made_here: they were generated here, and others may ask for them.
 
         Raises:
-            TransferLost: they did not come before the deadline, or the buffer was closed.
+            TransferLost: there is no room.
         """
-        with self._changed:
-            self._wait(
-                lambda: (iteration, part) in self._parts,
-                deadline_s,
-                f"Part {part} of iteration {iteration} did not come",
-            )
-            return list(self._parts[iteration, part])
+        self._make_room(iteration)
+        held = self._parts.setdefault((iteration, part), _Part())
+        if made_here and held.made is None:
+            held.made = []
+        new = [sample for sample in samples if sample.sample_id not in held.samples]
+        if self.num_by_iteration()[iteration] + len(new) > self.samples_per_iteration:
+            raise self._full(iteration, part)
+        held.samples.update((sample.sample_id, sample) for sample in new)
+        if held.made is not None and made_here:
+            held.made += [sample.sample_id for sample in new]
 
-    def release(self, iteration: int, part: int | None = None) -> None:
-        """Lets go of a part, or of all parts of an iteration, and thereby makes room."""
-        with self._changed:
-            for held in [key for key in self._parts if key[0] == iteration]:
-                if part is None or held[1] == part:
-                    del self._parts[held]
-            self._changed.notify_all()
+    def add_scores(self, iteration: int, part: int, role: str, scores: ParcelLike) -> None:
+        """Keeps what a role said here of samples of a part.
 
-    @property
-    def num_samples(self) -> int:
-        """Samples held now."""
-        with self._changed:
-            return sum(map(len, self._parts.values()))
+        Raises:
+            TransferLost: the iteration is too old.
+        """
+        self._make_room(iteration)
+        self._parts.setdefault((iteration, part), _Part()).scores[role] = scores
 
-    def parts(self, iteration: int) -> tuple[int, ...]:
-        """Returns the parts of an iteration that are here, in order."""
-        with self._changed:
-            return tuple(sorted(part for held, part in self._parts if held == iteration))
+    def samples(self, iteration: int, part: int) -> Mapping[int, Sample]:
+        """Returns the samples of a part that are here, by id."""
+        held = self._parts.get((iteration, part))
+        return {} if held is None else held.samples
 
-    def num_by_version(self) -> dict[int, int]:
-        """Counts the samples by the version of the weights that wrote them, oldest first."""
-        with self._changed:
-            counts = Counter(
-                sample.weight_version for held in self._parts.values() for sample in held
-            )
-        return dict(sorted(counts.items()))
+    def made(self, iteration: int, part: int) -> list[int]:
+        """Returns the ids of a part that were generated here.
 
-    def num_by_staleness(self, version: int) -> dict[int, int]:
-        """Counts the samples by how many versions behind `version` their weights were."""
-        counts = self.num_by_version()
-        return {version - each: count for each, count in sorted(counts.items(), reverse=True)}
+        Raises:
+            KeyError: nothing was generated here.
+        """
+        made = self._parts[iteration, part].made
+        if made is None:
+            raise KeyError((iteration, part))
+        return list(made)
 
-    def state(self) -> Parcel:
-        """Returns all that is held, as JSON and tensors for a checkpoint."""
-        with self._changed:
-            parts = sorted(self._parts.items())
-        packed = samples_to_parcel([sample for _, held in parts for sample in held])
-        rows = [[iteration, part, len(held)] for (iteration, part), held in parts]
-        return Parcel({"parts": rows, "samples": packed.header}, packed.tensors)
+    def scores(self, iteration: int, part: int, role: str) -> ParcelLike:
+        """Returns what a role said here of a part.
+
+        Raises:
+            KeyError: it said nothing here.
+        """
+        return self._parts[iteration, part].scores[role]
+
+    def release(self, iteration: int) -> None:
+        """Lets go of an iteration."""
+        for held in [key for key in self._parts if key[0] == iteration]:
+            del self._parts[held]
+
+    def num_by_iteration(self) -> Counter[int]:
+        """Counts the samples by iteration."""
+        counts: Counter[int] = Counter()
+        for (iteration, _), held in self._parts.items():
+            counts[iteration] += len(held.samples)
+        return counts
+
+    def state(
+        self, made: Collection[tuple[int, int]], scored: Collection[tuple[int, int, str]]
+    ) -> Parcel:
+        """Returns what was made and said here, as JSON and tensors for a checkpoint.
+
+        Args:
+            made: iteration and part of what was generated.
+            scored: iteration, part and role of what was said.
+        """
+        rows: list[list[int]] = []
+        samples: list[Sample] = []
+        said: list[tuple[int, int, str]] = []
+        for (iteration, part), held in sorted(self._parts.items()):
+            if (iteration, part) in made and held.made is not None:
+                rows.append([iteration, part, len(held.made)])
+                samples += [held.samples[sample_id] for sample_id in held.made]
+            roles = [role for role in held.scores if (iteration, part, role) in scored]
+            said += [(iteration, part, role) for role in roles]
+        packed = samples_to_parcel(samples, GENERATED_FIELDS)
+        tensors = {_SAMPLES + name: tensor for name, tensor in packed.tensors.items()}
+        scores: list[dict[str, Any]] = []
+        for number, (iteration, part, role) in enumerate(said):
+            parcel = self.scores(iteration, part, role)
+            scores.append({"of": [iteration, part, role], "header": dict(parcel.header)})
+            prefix = f"{_SCORES}{number}/"
+            tensors |= {prefix + name: tensor for name, tensor in parcel.tensors.items()}
+        return Parcel({"made": rows, "samples": packed.header, "scores": scores}, tensors)
 
     def restore(self, state: ParcelLike, prompt_of: Callable[[int], Prompt]) -> None:
         """Puts back what `state` returned in place of what is held.
@@ -117,33 +157,48 @@ class ExperienceBuffer:
         Args:
             state: its header and tensors.
             prompt_of: the prompt that a sample id answers.
+
+        Raises:
+            LookupError, TypeError or ValueError: it is nothing that `state` returns.
         """
-        packed = Parcel(state.header["samples"], state.tensors)
+        self._parts = {}
+        packed = Parcel(state.header["samples"], _under(_SAMPLES, state.tensors))
         samples = iter(samples_from_parcel(packed, prompt_of))
-        parts = {
-            (iteration, part): [next(samples) for _ in range(count)]
-            for iteration, part, count in state.header["parts"]
-        }
-        with self._changed:
-            self._parts = parts
-            self._changed.notify_all()
+        for iteration, part, count in state.header["made"]:
+            self.add(iteration, part, [next(samples) for _ in range(count)], made_here=True)
+        for number, row in enumerate(state.header["scores"]):
+            iteration, part, role = row["of"]
+            tensors = _under(f"{_SCORES}{number}/", state.tensors)
+            self.add_scores(iteration, part, role, Parcel(row["header"], tensors))
 
-    def close(self) -> None:
-        """Wakes everybody who waits, with an error; what is held can still be read."""
-        with self._changed:
-            self._is_closed = True
-            self._changed.notify_all()
+    def _make_room(self, iteration: int) -> None:
+        """Lets go of iterations that are trained on by the time when this one comes."""
+        held = {key[0] for key in self._parts}
+        newest = max(held, default=iteration)
+        if iteration <= newest - self.num_iterations:
+            raise TransferLost(
+                f"Samples of iteration {iteration + 1} came after those of iteration {newest + 1}.",
+                f"A worker holds samples of {self.num_iterations} iterations: "
+                "1 + weights.max_staleness.",
+                "This is a fault of the program: please report it with the run's log.",
+            )
+        for old in held:
+            if old <= iteration - self.num_iterations:
+                self.release(old)
 
-    def _wait(self, is_so: Callable[[], bool], deadline_s: float, otherwise: str) -> None:
-        """Waits, with the lock held, until something is so."""
-        self._changed.wait_for(lambda: self._is_closed or is_so(), deadline_s)
-        if is_so():
-            return
-        iterations = sorted({iteration for iteration, _ in self._parts})
-        why = "the buffer was closed" if self._is_closed else f"{deadline_s:g} s are over"
-        raise TransferLost(
-            f"{otherwise}: {why}.",
-            f"The buffer holds {self.num_samples} of {self.capacity_samples} samples, of "
-            f"iterations {', '.join(map(str, iterations)) or 'none'}.",
-            "Look in the log for the worker that was to fill or to empty it.",
+    def _full(self, iteration: int, part: int) -> TransferLost:
+        return TransferLost(
+            f"Part {part} of iteration {iteration + 1} has no room: "
+            f"{self.samples_per_iteration} samples of this iteration are here.",
+            f"A worker holds {self.samples_per_iteration} samples of each of "
+            f"{self.num_iterations} iterations.",
+            "This is a fault of the program: please report it with the run's log.",
         )
+
+
+def _under(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {
+        name.removeprefix(prefix): tensor
+        for name, tensor in tensors.items()
+        if name.startswith(prefix)
+    }

@@ -26,8 +26,10 @@ def samples_to_parcel(samples: Sequence[Sample], fields: Iterable[str] | None = 
     Raises:
         DataError: samples hold one field in several types.
     """
-    names = sorted({name for sample in samples for name in sample.fields})
-    packed = names if fields is None else [name for name in names if name in set(fields)]
+    if fields is None:
+        fields = {name for sample in samples for name in sample.fields}
+    # Others may be written meanwhile, so that those asked for alone are looked at.
+    packed = sorted(name for name in fields if any(name in sample.fields for sample in samples))
     parts = sorted({name for sample in samples for name in sample.reward_parts})
     tensors = {
         "sample_ids": torch.tensor([sample.sample_id for sample in samples], dtype=torch.int64),

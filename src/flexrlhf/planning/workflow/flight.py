@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Set as AbstractSet
-
 from flexrlhf.planning.workflow.graph import Graph, Task, Transfer
 
 
@@ -18,7 +16,7 @@ class Flight:
         ValueError: one of them is no task of the graph, or waits for a task that is not done.
     """
 
-    def __init__(self, graph: Graph, done: AbstractSet[str] = frozenset()) -> None:
+    def __init__(self, graph: Graph, done: frozenset[str] = frozenset()) -> None:
         items = (*graph.tasks, *graph.transfers)
         self._items: dict[str, Task | Transfer] = {item.name: item for item in items}
         self._positions = {name: position for position, name in enumerate(self._items)}
@@ -38,7 +36,7 @@ class Flight:
         """Whether every task and transfer is done."""
         return len(self._done) == len(self._items)
 
-    def has_passed_barrier(self, begun: AbstractSet[str]) -> bool:
+    def has_passed_barrier(self, begun: set[str]) -> bool:
         """Whether a barrier is done or among what was begun."""
         return any(name in self._done or name in begun for name in self._barriers)
 
@@ -65,7 +63,7 @@ class Flight:
                 freed.append(self._items[follower])
         return freed
 
-    def _begin_with(self, graph: Graph, done: AbstractSet[str]) -> None:
+    def _begin_with(self, graph: Graph, done: frozenset[str]) -> None:
         moved = {t.name for t in graph.transfers if done.issuperset(t.targets)}
         together = moved.union(done)
         tasks = {task.name for task in graph.tasks}

@@ -13,6 +13,7 @@ from flexrlhf.learning.data.order import SeededOrder
 from flexrlhf.learning.models.heads import pretrained
 from flexrlhf.learning.models.source import DTYPES
 from flexrlhf.learning.training.precision import autocast
+from flexrlhf.learning.transport.buffer import ExperienceBuffer
 from flexrlhf.runtime.datasets import RunData, load_data
 from flexrlhf.runtime.devices.device_map import DeviceMap
 from flexrlhf.runtime.devices.device_rollouts import DeviceRollouts, prompt_of
@@ -69,7 +70,14 @@ def build_parts(
         config.training.prompts_per_iteration,
         config.rollout.samples_per_prompt,
     )
-    exchange = ExperienceExchange(device_map, rank, ask, _prompts(order, draw, data))
+    exchange = ExperienceExchange(
+        device_map,
+        rank,
+        ask,
+        _prompts(order, draw, data),
+        buffer=ExperienceBuffer(1 + order.shape.max_staleness, order.shape.num_samples),
+        held_out=ExperienceBuffer(1, max(1, len(data.evaluation) * _answers_held_out(order))),
+    )
     rollouts = None
     if spec.generates:
         rollouts = _rollouts(

@@ -17,7 +17,7 @@ from flexrlhf.learning.scoring.advantage import AdvantageSettings
 from flexrlhf.learning.scoring.passes import score_logprobs, score_shared, score_values
 from flexrlhf.planning.workflow.graph import Task, Transfer
 from flexrlhf.runtime.devices.device_map import DeviceMap, trained_by
-from flexrlhf.runtime.devices.exchange import ExperienceExchange
+from flexrlhf.runtime.devices.exchange import HELD_OUT, ExperienceExchange
 from flexrlhf.runtime.devices.held_roles import HeldRoles
 from flexrlhf.runtime.generation import EVALUATION_IDS, Generator, PromptDraw
 from flexrlhf.runtime.measurements import Measurements
@@ -33,8 +33,6 @@ from flexrlhf.runtime.shares import balanced_shares
 
 _KEPT: Final = 3
 """Batches that are kept for the records: those of iterations in flight."""
-HELD_OUT: Final = -1
-"""Stands for the iteration where held-out prompts are answered."""
 
 
 @dataclass(slots=True)

@@ -6,7 +6,7 @@ It holds its parts of roles, serves what it made to its peers, and takes from th
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
@@ -27,6 +27,12 @@ from flexrlhf.runtime.devices.device_map import DeviceMap
 from flexrlhf.runtime.devices.exchange import PREFIX as EXPERIENCE
 from flexrlhf.runtime.devices.own_device import take_device, wait_for_kernels
 from flexrlhf.runtime.devices.process_groups import join_world, leave_world
+from flexrlhf.runtime.devices.saved_experience import (
+    damaged_experience,
+    load_experience,
+    places_of,
+    save_experience,
+)
 from flexrlhf.runtime.devices.weight_sync import PREFIX as WEIGHTS
 from flexrlhf.runtime.devices.weight_sync import WeightSync
 from flexrlhf.runtime.devices.work_order import Meeting, WorkOrder
@@ -153,8 +159,12 @@ class DeviceWorker:
         samples = parts.rollouts.judge_held_out()
         return answer_metrics(samples), [sample_row(sample) for sample in samples[:count]]
 
-    def save(self, folder: Path) -> None:
-        """Writes this worker's part of every trained role.
+    def save(self, folder: Path, done: Mapping[int, Sequence[str]]) -> None:
+        """Writes this worker's part of every trained role, and what it generated ahead.
+
+        Args:
+            folder: of the checkpoint.
+            done: tasks that were done of iterations that are not finished, by name.
 
         Raises:
             RunFailed: the last step left a weight that nothing can be computed with.
@@ -162,6 +172,28 @@ class DeviceWorker:
         for role, trainer in self.parts.held.trainers.items():
             refuse_unusable(role, self.parts.held.models[role].shards())
             trainer.backend.save_shard(folder / role)
+        if done and self.parts.rollouts is not None:
+            tasks = [
+                t for k, names in done.items() for t in self._graph(k).tasks if t.name in names
+            ]
+            state = self.parts.exchange.state(tasks)
+            save_experience(folder, self.rank, state, self._places)
+
+    def load_experience(self, folder: Path) -> None:
+        """Takes back what this worker had generated and scored ahead of a checkpoint.
+
+        Raises:
+            CheckpointError: it cannot be read, or other workers had done it.
+        """
+        state = load_experience(folder, self.rank, self._places)
+        try:
+            self.parts.exchange.restore(state)
+        except (LookupError, TypeError, ValueError, RuntimeError) as error:
+            raise damaged_experience(folder, self.rank, error) from error
+
+    @property
+    def _places(self) -> dict[str, list[int]]:
+        return places_of(self.device_map, self.order.shape.rollout_micro_batches)
 
     def load(self, folder: Path) -> None:
         """Restores what `save` wrote."""

@@ -11,19 +11,21 @@ import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
-import torch
-from torch import Tensor
-
 from flexrlhf.core.algorithm_specs import ScoreStep
 from flexrlhf.core.errors import TransferLost
 from flexrlhf.core.names import Role
 from flexrlhf.learning.data.experience import Prompt, Sample
-from flexrlhf.learning.transport.parcel import Parcel
+from flexrlhf.learning.transport.buffer import GENERATED_FIELDS, ExperienceBuffer
+from flexrlhf.learning.transport.parcel import Parcel, ParcelLike
 from flexrlhf.learning.transport.samples import samples_from_parcel, samples_to_parcel
+from flexrlhf.learning.transport.scores import scores_to_parcel, write_scores
+from flexrlhf.planning.workflow.graph import Task
 from flexrlhf.runtime.devices.device_map import DeviceMap
 from flexrlhf.runtime.shares import balanced_shares
 
 PREFIX: Final = "experience"
+HELD_OUT: Final = -1
+"""Stands for the iteration where held-out prompts are answered."""
 
 Ask = Callable[[int, str, Mapping[str, Any]], Parcel]
 """Returns what the worker of a rank answers to a key and a query."""
@@ -37,32 +39,38 @@ class ExperienceExchange:
         rank: this worker.
         ask: asks another one.
         prompt_of: the prompt that a sample id answers.
+        buffer: holds samples that are not trained on yet.
+        held_out: holds answers to held-out prompts.
     """
 
     def __init__(
-        self, device_map: DeviceMap, rank: int, ask: Ask, prompt_of: Callable[[int], Prompt]
+        self,
+        device_map: DeviceMap,
+        rank: int,
+        ask: Ask,
+        prompt_of: Callable[[int], Prompt],
+        *,
+        buffer: ExperienceBuffer,
+        held_out: ExperienceBuffer,
     ) -> None:
         self._map = device_map
         self.rank = rank
         self._ask = ask
         self._prompt_of = prompt_of
         self._lock = threading.RLock()
-        self._held: dict[tuple[int, int], dict[int, Sample]] = {}
-        """Samples that are here, by iteration and part."""
-        self._made: dict[tuple[int, int], list[int]] = {}
-        """Ids of those that were generated here."""
-        self._scored: dict[tuple[int, int, str], tuple[list[int], tuple[str, ...]]] = {}
-        """Ids that a role scored here, and the fields that it wrote."""
+        self._buffer = buffer
+        self._held_out = held_out
         self._shares: dict[tuple[int, int, Role], list[int]] = {}
         self._whole: dict[int, list[Sample]] = {}
         """Samples with advantages, by iteration."""
 
     def keep_generated(self, iteration: int, part: int, samples: Sequence[Sample]) -> None:
-        """Keeps answers that were generated here, for this worker and its peers."""
+        """Keeps answers that were generated here, for this worker and its peers.
+
+        Those of a part may come in several pieces.
+        """
         with self._lock:
-            held = self._held.setdefault((iteration, part), {})
-            held.update((sample.sample_id, sample) for sample in samples)
-            self._made[iteration, part] = [sample.sample_id for sample in samples]
+            self._in(iteration).add(iteration, part, samples, made_here=True)
 
     def keep_scores(
         self,
@@ -72,10 +80,10 @@ class ExperienceExchange:
         samples: Sequence[Sample],
         fields: Iterable[str],
     ) -> None:
-        """Remembers that a role scored these samples here, and wrote these fields into them."""
+        """Keeps what a role wrote here into the fields of these samples; without any, rewards."""
+        scores = scores_to_parcel(samples, tuple(fields))
         with self._lock:
-            ids = [sample.sample_id for sample in samples]
-            self._scored[iteration, part, role] = (ids, tuple(fields))
+            self._in(iteration).add_scores(iteration, part, role, scores)
 
     def keep_whole(self, iteration: int, samples: list[Sample]) -> None:
         """Keeps a batch with its advantages."""
@@ -96,7 +104,7 @@ class ExperienceExchange:
         wanted = self._shares[key]
         self._take(iteration, part, wanted)
         with self._lock:
-            held = self._held[iteration, part]
+            held = self._in(iteration).samples(iteration, part)
             return [held[sample_id] for sample_id in wanted]
 
     def gather(self, iteration: int, num_parts: int, scored: Sequence[ScoreStep]) -> list[Sample]:
@@ -105,7 +113,7 @@ class ExperienceExchange:
         for part in range(num_parts):
             self.gather_part(iteration, part, scored)
             with self._lock:
-                samples += self._held[iteration, part].values()
+                samples += self._buffer.samples(iteration, part).values()
         return sorted(samples, key=lambda sample: sample.sample_id)
 
     def gather_part(self, iteration: int, part: int, scored: Sequence[ScoreStep]) -> None:
@@ -113,10 +121,11 @@ class ExperienceExchange:
         self._take(iteration, part, None)
         for step in scored:
             role = self._map.serving(step.role)
+            query = {"iteration": iteration, "part": part, "role": role}
             for rank in self._map.scorers(role):
-                if rank != self.rank:
-                    query = {"iteration": iteration, "part": part, "role": role}
-                    self._merge(iteration, part, self._ask(rank, f"{PREFIX}/scores", query))
+                scores = self._asked(rank, "scores", query)
+                with self._lock:
+                    write_scores(self._buffer.samples(iteration, part), scores)
 
     def whole(self, iteration: int) -> list[Sample]:
         """Returns the batch of an iteration with its advantages, from who made it if need be."""
@@ -133,20 +142,38 @@ class ExperienceExchange:
     def held(self) -> dict[int, int]:
         """Returns how many answers of each iteration are here, made or taken over."""
         with self._lock:
-            counts: dict[int, int] = {}
-            for (iteration, _), samples in self._held.items():
-                counts[iteration] = counts.get(iteration, 0) + len(samples)
-            return counts
+            return dict(self._buffer.num_by_iteration())
+
+    def state(self, done: Iterable[Task]) -> Parcel:
+        """Returns what was made here by tasks before a barrier, for a checkpoint."""
+        made: set[tuple[int, int]] = set()
+        scored: set[tuple[int, int, str]] = set()
+        for task in done:
+            if task.micro_batch is not None and task.operation == "generate":
+                made.add((task.iteration, task.micro_batch))
+            elif task.micro_batch is not None and task.role is not None:
+                scored.add((task.iteration, task.micro_batch, task.role))
+        with self._lock:
+            return self._buffer.state(made, scored)
+
+    def restore(self, state: ParcelLike) -> None:
+        """Puts back what `state` returned.
+
+        Raises:
+            LookupError, TypeError, ValueError or RuntimeError: it is nothing of the kind.
+        """
+        with self._lock:
+            self._buffer.restore(state, self._prompt_of)
 
     def forget(self, iteration: int) -> None:
         """Drops everything of an iteration."""
         with self._lock:
             self._whole.pop(iteration, None)
-            for store in (self._held, self._made, self._scored, self._shares):
-                for key in [key for key in store if key[0] == iteration]:
-                    del store[key]  # pyright: ignore[reportArgumentType]
+            self._in(iteration).release(iteration)
+            for key in [key for key in self._shares if key[0] == iteration]:
+                del self._shares[key]
 
-    def handle(self, key: str, query: Mapping[str, Any]) -> Parcel:
+    def handle(self, key: str, query: Mapping[str, Any]) -> ParcelLike:
         """Answers a peer.
 
         Raises:
@@ -162,38 +189,39 @@ class ExperienceExchange:
                     "This is a fault of the program: please report it with the run's log.",
                 ) from error
 
-    def _answer(self, wanted: str, query: Mapping[str, Any]) -> Parcel:
+    def _answer(self, wanted: str, query: Mapping[str, Any]) -> ParcelLike:
         iteration = query["iteration"]
         if wanted == "whole":
             return samples_to_parcel(self._whole[iteration])
-        part = query["part"]
-        held = self._held.get((iteration, part), {})
+        part, buffer = query["part"], self._in(iteration)
         if wanted == "scores":
-            ids, fields = self._scored[iteration, part, query["role"]]
-            return _scores_to_parcel([held[i] for i in ids], fields)
-        made = self._made[iteration, part]
+            return buffer.scores(iteration, part, query["role"])
+        made, held = buffer.made(iteration, part), buffer.samples(iteration, part)
         if wanted == "lengths":
             return Parcel({"ids": made, "lengths": [held[i].num_tokens for i in made]})
         ids = made if query["ids"] is None else query["ids"]
-        generated = ("logprobs", "sampling_logprobs")
-        return samples_to_parcel([held[i] for i in ids], generated)
+        return samples_to_parcel([held[i] for i in ids], GENERATED_FIELDS)
+
+    def _in(self, iteration: int) -> ExperienceBuffer:
+        return self._held_out if iteration == HELD_OUT else self._buffer
 
     def _lengths(self, iteration: int, part: int) -> dict[int, int]:
         """Tokens of every sample of a part, by id."""
         lengths: dict[int, int] = {}
         for rank in self._map.generators:
-            header = self._own_or_asked(rank, "lengths", {"iteration": iteration, "part": part})
+            header = self._asked(rank, "lengths", {"iteration": iteration, "part": part}).header
             lengths.update(zip(header["ids"], header["lengths"], strict=True))
         return lengths
 
-    def _own_or_asked(self, rank: int, wanted: str, query: Mapping[str, Any]) -> Mapping[str, Any]:
+    def _asked(self, rank: int, wanted: str, query: Mapping[str, Any]) -> ParcelLike:
+        """Returns the answer of a worker, perhaps this one."""
         key = f"{PREFIX}/{wanted}"
-        return (self.handle if rank == self.rank else _asking(self._ask, rank))(key, query).header
+        return self.handle(key, query) if rank == self.rank else self._ask(rank, key, query)
 
     def _take(self, iteration: int, part: int, wanted: Sequence[int] | None) -> None:
         """Takes over the wanted samples of a part, or all, where they are not here already."""
         with self._lock:
-            held = set(self._held.setdefault((iteration, part), {}))
+            held = set(self._in(iteration).samples(iteration, part))
         for rank in self._map.generators:
             if rank == self.rank:
                 continue
@@ -204,42 +232,4 @@ class ExperienceExchange:
                 parcel = self._ask(rank, f"{PREFIX}/samples", {**query, "ids": missing})
                 samples = samples_from_parcel(parcel, self._prompt_of)
                 with self._lock:
-                    held_here = self._held[iteration, part]
-                    for sample in samples:
-                        held_here.setdefault(sample.sample_id, sample)
-
-    def _merge(self, iteration: int, part: int, parcel: Parcel) -> None:
-        """Writes the scores of a parcel into the samples that are here."""
-        ids = parcel.header["ids"]
-        with self._lock:
-            held = self._held[iteration, part]
-            for name, values in parcel.tensors.items():
-                if name == "rewards":
-                    continue
-                lengths = [held[i].num_tokens for i in ids]
-                for sample_id, value in zip(ids, torch.split(values, lengths), strict=True):
-                    held[sample_id].fields[name] = value
-            if "rewards" in parcel.tensors:
-                totals, parts_of = parcel.tensors["rewards"].tolist(), parcel.header["reward_parts"]
-                rows = zip(ids, totals, parts_of, strict=True)
-                for sample_id, reward, parts in rows:
-                    held[sample_id].reward, held[sample_id].reward_parts = reward, parts
-
-
-def _asking(ask: Ask, rank: int) -> Callable[[str, Mapping[str, Any]], Parcel]:
-    return lambda key, query: ask(rank, key, query)
-
-
-def _scores_to_parcel(samples: Sequence[Sample], fields: Sequence[str]) -> Parcel:
-    """Packs what a role wrote into samples; without fields, their rewards."""
-    ids = [sample.sample_id for sample in samples]
-    if not samples:
-        return Parcel({"ids": []})
-    if not fields:
-        rewards = torch.tensor([sample.reward for sample in samples], dtype=torch.float64)
-        parts = [dict(sample.reward_parts) for sample in samples]
-        return Parcel({"ids": ids, "reward_parts": parts}, {"rewards": rewards})
-    tensors: dict[str, Tensor] = {
-        name: torch.cat([sample.fields[name] for sample in samples]) for name in fields
-    }
-    return Parcel({"ids": ids}, tensors)
+                    self._in(iteration).add(iteration, part, samples)
