@@ -12,6 +12,7 @@ from flexrlhf.core.errors import ConfigError, FlexError, RunFailed, StaleWeights
 from flexrlhf.planning.workflow.graph import Task
 from flexrlhf.runtime.executor import Executor
 from flexrlhf.runtime.in_process import InProcessWorkers
+from flexrlhf.runtime.iteration_result import IterationResult
 from flexrlhf.runtime.measurements import Measurement
 from flexrlhf.runtime.workers import Outcome, Stint
 
@@ -95,6 +96,44 @@ def test_iterations_follow_each_other_on_one_executor(make_graph):
     installed = [task.weight_version for task in group.done if task.operation == "install"]
     assert installed == [4, 5, 6]
     assert group.finished == [3, 4, 5]
+
+
+def test_a_held_iteration_goes_to_its_barrier_and_no_further(make_graph):
+    group = FakeGroup()
+    loop = executor(group)
+    loop.hold(1)
+    for iteration in (0, 1):
+        loop.submit(make_graph(iteration, "ppo", rollout_micro_batches=2))
+    assert loop.finish_next().iteration == 0
+    loop.reach_barrier(1)
+    (held,) = loop.unfinished
+    graph = make_graph(1, "ppo", rollout_micro_batches=2)
+    before = [task.name for task in graph.tasks if task.stage in ("generate", "score")]
+    assert sorted(held.done) == sorted(before)
+    loop.reach_barrier(2)  # which is not there to be waited for
+    loop.hold(2)
+    assert loop.finish_next().iteration == 1
+    assert [task.operation for task in group.done].count("advantage") == 2
+
+
+def test_what_was_done_before_is_measured_and_not_done_again(make_graph):
+    first, again = FakeGroup(), FakeGroup()
+    loop = executor(first)
+    loop.hold(0)
+    loop.submit(make_graph())
+    loop.reach_barrier(0)
+    (held,) = loop.unfinished
+    other = executor(again)
+    other.submit(make_graph(), IterationResult.from_json(held.to_json()))
+    result = other.finish_next()
+    assert [task.name for task in (*first.done, *again.done)] == [
+        t.name for t in make_graph().tasks
+    ]
+    assert {name for measured in result.measurements for name in measured} >= {
+        "generate",
+        "install",
+    }
+    assert len(result.spans) == len(make_graph().tasks)
 
 
 def test_spans_and_measurements_are_those_of_the_tasks(make_graph):
