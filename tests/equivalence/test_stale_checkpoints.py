@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -11,17 +13,26 @@ from placed_runs import PlacedRun, PlacedRuns
 from run_differences import differences, rows
 from safetensors.torch import load_file
 
+from flexrlhf.core.errors import CheckpointError
 from flexrlhf.core.timeline import read_trace
 from flexrlhf.runtime.stages import SilentListener
 
 pytestmark = pytest.mark.ray
 
 ITERATIONS = 4
-SECTIONS: Mapping[str, Any] = {
-    "weights": {"max_staleness": 1},
-    "placement": {"strategy": "disaggregated"},
-    "rollout": {"micro_batches": 2},
+_WHOLE = {"tensor_parallel": 1, "pipeline_parallel": 1, "zero_stage": 0, "offload": False}
+POOLS: Mapping[str, Any] = {"strategy": "disaggregated"}
+APART: Mapping[str, Any] = {
+    "devices": {
+        "actor": [0, 1],
+        "critic": [1],
+        "reference": [3],
+        "reward": [2, 3],
+        "shadow_actor": [2, 3],
+    },
+    "roles": dict.fromkeys(("actor", "critic", "reference", "reward", "shadow_actor"), _WHOLE),
 }
+"""Replicas generate, and the critic that trains values the answers: no shadow does it."""
 
 
 class Stopped(BaseException):
@@ -40,18 +51,28 @@ class StoppingListener(SilentListener):
             raise Stopped
 
 
-def stale_run(placed_runs: PlacedRuns, variant: str, every: int, **keys: Any) -> PlacedRun:
-    """Runs a variant with answers that are one iteration old, a checkpoint after every so many."""
-    sections = {**SECTIONS, "run": {"checkpoint_every": every, "keep_checkpoints": 9}}
-    config, plan = placed_runs.plan(variant, 2, iterations=ITERATIONS, changes=sections)
-    assert plan.strategy == "disaggregated"
+def stale_run(
+    placed_runs: PlacedRuns,
+    every: int,
+    placement: Mapping[str, Any] = POOLS,
+    **keys: Any,
+) -> PlacedRun:
+    """Runs PPO with answers that are one iteration old, a checkpoint after every so many."""
+    changes = {
+        "weights": {"max_staleness": 1},
+        "rollout": {"micro_batches": 2},
+        "placement": placement,
+        "run": {"checkpoint_every": every, "keep_checkpoints": 9},
+    }
+    workers = 2 if placement is POOLS else 4
+    config, plan = placed_runs.plan("ppo", workers, iterations=ITERATIONS, changes=changes)
     return placed_runs.on_workers(config, plan, **keys)
 
 
 @pytest.fixture(scope="module")
 def unbroken(placed_runs: PlacedRuns) -> PlacedRun:
     """PPO that nothing stops, without a checkpoint on the way."""
-    return stale_run(placed_runs, "ppo", every=100)
+    return stale_run(placed_runs, every=100)
 
 
 def assert_same(run: Path, expected: Path) -> None:
@@ -68,13 +89,13 @@ def test_answers_are_one_iteration_old(unbroken: PlacedRun):
 
 @pytest.mark.parametrize("every", [1, 2])
 def test_checkpoints_change_nothing(placed_runs: PlacedRuns, unbroken: PlacedRun, every: int):
-    run = stale_run(placed_runs, "ppo", every)
+    run = stale_run(placed_runs, every)
     assert_same(run.folder, unbroken.folder)
 
 
 def test_the_next_but_one_is_generated_while_the_next_one_trains(placed_runs: PlacedRuns):
     """Though a checkpoint is written between any two iterations."""
-    run = stale_run(placed_runs, "ppo", every=1)
+    run = stale_run(placed_runs, every=1)
     spans = read_trace(run.folder / "timeline.json")["measured"].spans
     for iteration in range(1, ITERATIONS):
         generation = [s for s in spans if (s.iteration, s.stage) == (iteration + 1, "generate")]
@@ -88,9 +109,38 @@ def test_a_run_that_is_stopped_goes_on_as_if_it_had_not_been(
 ):
     folder = tmp_path / "run"
     with pytest.raises(Stopped):
-        stale_run(placed_runs, "ppo", 1, folder=folder, listener=StoppingListener(after))
+        stale_run(placed_runs, 1, folder=folder, listener=StoppingListener(after))
     saved = folder / "checkpoints" / f"iteration-{after}" / "experience"
     tensors = load_file(saved / "worker-1.safetensors")
     assert len(tensors["samples/sample_ids"]) == 8  # a whole batch, of the next iteration
-    resumed = stale_run(placed_runs, "ppo", 1, folder=folder)
+    resumed = stale_run(placed_runs, 1, folder=folder)
     assert_same(resumed.folder, unbroken.folder)
+
+
+def test_the_same_where_several_workers_generate_and_the_critic_has_no_shadow(
+    placed_runs: PlacedRuns, tmp_path: Path
+):
+    """Its values are then of newer weights than a shadow's would be."""
+    unbroken = stale_run(placed_runs, 100, APART)
+    folder = tmp_path / "run"
+    with pytest.raises(Stopped):
+        stale_run(placed_runs, 2, APART, folder=folder, listener=StoppingListener(2))
+    assert_same(stale_run(placed_runs, 1, APART, folder=folder).folder, unbroken.folder)
+
+
+def test_a_checkpoint_without_experience_goes_on_with_fresh_answers(
+    placed_runs: PlacedRuns, tmp_path: Path
+):
+    folder = tmp_path / "run"
+    with pytest.raises(Stopped):
+        stale_run(placed_runs, 1, folder=folder, listener=StoppingListener(2))
+    checkpoint = folder / "checkpoints" / "iteration-2"
+    shutil.rmtree(checkpoint / "experience")
+    with pytest.raises(CheckpointError, match=r"(?s)worker-\d.json cannot be read.*Delete"):
+        stale_run(placed_runs, 1, folder=folder)
+    state = json.loads((checkpoint / "run.json").read_text())
+    del state["ahead"]  # as it was before anything was generated ahead of a checkpoint
+    (checkpoint / "run.json").write_text(json.dumps(state))
+    stale_run(placed_runs, 1, folder=folder)
+    stale = [row["staleness/max"] for row in rows(folder / "metrics.jsonl")[1:]]
+    assert stale == [0, 1, 0, 1]
