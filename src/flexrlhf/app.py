@@ -277,19 +277,23 @@ def predict(cases: Path | str, out: Path | str) -> str:
     return f"{len(answers) - refused} rows answered, {refused} refused: {out}"
 
 
-def profile(out: Path | str, say: Callable[[str], None] = lambda _: None) -> str:
+def profile(
+    out: Path | str, say: Callable[[str], None] = lambda _: None, *, ray: str | None = None
+) -> str:
     """Measures this machine into a file that `cluster: {profile: FILE}` names.
 
     Args:
         out: the file; one that is there is replaced.
         say: hears what is measured next.
+        ray: address of a Ray cluster whose machines are measured too.
 
     Returns:
         One line about it.
 
     Raises:
-        ConfigError: the file cannot be written.
+        ConfigError: the file cannot be written, or there is no such cluster.
         EngineMissing: a package that training needs is not installed.
+        FlexError: a machine of the cluster failed.
     """
     _require_packages("A profile")
     file = Path(out)
@@ -306,7 +310,7 @@ def profile(out: Path | str, say: Callable[[str], None] = lambda _: None) -> str
     from flexrlhf.runtime.profiling.measure import measure  # torch reads the threads only once
 
     facts = environment.describe_environment(shlex.join(sys.argv))
-    measured = measure(facts, threads, say)
+    measured = measure(facts, threads, say, ray=ray)
     try:
         write_atomically(file, write_yaml(measured.to_document()))
     except OSError as error:

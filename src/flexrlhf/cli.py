@@ -122,11 +122,21 @@ def profile(
     out: Annotated[Path, typer.Option(metavar="FILE", help="Where it goes.")] = Path(
         "profile.yaml"
     ),
+    ray: Annotated[
+        str | None,
+        typer.Option(
+            metavar="auto|HOST:PORT",
+            help="Measure the machines of this Ray cluster too, and what joins them.",
+        ),
+    ] = None,
 ) -> None:
     """Measure this machine in about a minute, so that plans reckon with it."""
     from flexrlhf import app
 
-    typer.echo(app.profile(out, say=lambda words: typer.echo(f"measuring {words}", err=True)))
+    def say(words: str) -> None:
+        typer.echo(f"measuring {words}", err=True)
+
+    typer.echo(app.profile(out, say, ray=ray))
 
 
 @cli.command()

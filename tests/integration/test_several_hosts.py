@@ -19,6 +19,12 @@ import command_server
 import pytest
 from run_differences import differences
 
+from flexrlhf.config import load_config
+from flexrlhf.config.resolution import resolve
+from flexrlhf.planning.cluster.cluster import Cluster
+from flexrlhf.planning.costs.profiled.profile import load_profile
+from flexrlhf.planning.search.from_config import request_from
+
 pytestmark = [
     pytest.mark.ray,
     pytest.mark.netns,
@@ -31,6 +37,7 @@ ADDRESSES = ("10.77.0.1", "10.77.0.2", "10.77.0.3")
 MBIT = 100
 BYTES_PER_S = MBIT * 1e6 / 8
 BURST_BYTES = 64 * 1024
+ONE = {"nodes": 1, "devices_per_node": 1}
 SOON_S = 180.0
 """A refusal takes 5 s on an idle machine, and 15 s where room is waited for."""
 MODEL = {"hidden_size": 128, "intermediate_size": 384, "num_hidden_layers": 2}
@@ -134,6 +141,49 @@ def test_three_hosts_train_as_one_device_does(hosts, content, config_file, tmp_p
     apart = differences(folder, expected)
     assert apart.same_tokens
     assert max(apart.metrics, apart.weights) < 1e-6, apart
+
+
+MEASURE = """
+import sys
+from dataclasses import replace
+from pathlib import Path
+from flexrlhf.config.yaml_text import write_yaml
+from flexrlhf.planning.cluster.cluster import Cluster
+from flexrlhf.planning.costs.profiled.setting import typical_cpu
+from flexrlhf.runtime.profiling.joined_measure import joined_machines
+profile = typical_cpu(Cluster.uniform("cpu-core", nodes=1, devices_per_node=1))
+profile = replace(profile, joined=joined_machines("auto", lambda _: None))
+Path(sys.argv[1]).write_text(write_yaml(profile.to_document()))
+"""
+"""What `flexrlhf profile --ray auto` does, without the minute in which it measures one machine."""
+
+
+def test_links_are_measured_and_plans_reckon_with_them(hosts, content, config_file, tmp_path):
+    file = tmp_path / "profile.yaml"
+    measured = hosts.run(sys.executable, "-c", MEASURE, file)
+    assert measured.status == 0, measured.said
+    joined = load_profile(file).joined
+    assert joined is not None
+    assert [machine.address for machine in joined.machines] == list(ADDRESSES)
+    assert len(joined.links) == 3
+    for link in joined.links:
+        assert link.bytes_per_s == pytest.approx(BYTES_PER_S, rel=0.25)
+
+    content["cluster"]["profile"] = str(file)
+    config = config_file(content)
+    without_links_s = sync_s(hosts, config, "--set", "cluster.links={bandwidth_gbytes_s: 1000}")
+    models = request_from(resolve(load_config(config)), Cluster.uniform("A10", **ONE)).models
+    num_bytes = models["actor"].weight_bytes + models["critic"].weight_bytes
+    assert sync_s(hosts, config) - without_links_s == pytest.approx(
+        num_bytes / BYTES_PER_S, rel=0.25
+    )
+
+
+def sync_s(hosts: Hosts, config: Path, *options: str) -> float:
+    """Returns the seconds that a plan expects for new weights."""
+    ended = hosts.run(sys.executable, "-m", "flexrlhf.cli", "plan", config, "--json", *options)
+    assert ended.status == 0, ended.said
+    return json.loads(ended.said)["plans"][0]["predicted"]["stage_s"]["sync"]
 
 
 def log(folder: Path) -> str:

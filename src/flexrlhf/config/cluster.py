@@ -134,6 +134,11 @@ class RayCluster(Section):
     """`auto` on a machine of the cluster, or the HOST:PORT that `ray start` printed."""
     workers: DeviceCount | None = None
     """At most so many workers; null takes every GPU, or every CPU where there is no GPU."""
+    links: Text | OwnLink | None = None
+    """What joins its machines, such as InfiniBand-8x200G; null: what the profile says, else
+    Ethernet-10G is supposed."""
+    profile: Text | None = None
+    """The file that `flexrlhf profile --ray auto` wrote: plans reckon with what it measured."""
 
 
 def _form_of(value: Any) -> str:
@@ -144,8 +149,8 @@ def _form_of(value: Any) -> str:
 
 
 _FORMS: Final[Mapping[str, tuple[str, type[Section]]]] = {
-    "profile": ("profiled", ProfiledMachine),
     "ray": ("joined", RayCluster),
+    "profile": ("profiled", ProfiledMachine),
     "workers": ("local", WorkersHere),
 }
 """The key by which a form is known, the first that is there; its name is no key of any."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from flexrlhf.config.cluster import ProfiledMachine, can_train
+from flexrlhf.config.cluster import ProfiledMachine, RayCluster, can_train
 from flexrlhf.config.data import RowSource
 from flexrlhf.config.model import RoleModel
 from flexrlhf.config.paths import why_absent
@@ -41,7 +41,7 @@ def _missing(config: RunConfig, prefix: str) -> Iterator[Problem]:
             "described, which is enough to plan.",
             "Training runs on this machine (auto, workers) or on a Ray cluster (ray).",
         )
-    if isinstance(config.cluster, ProfiledMachine):
+    if isinstance(config.cluster, ProfiledMachine | RayCluster) and config.cluster.profile:
         yield from _missing_path(f"{prefix}cluster.profile", config.cluster.profile, _MEASURE)
     models = config.model
     for role in ("actor", "critic", "reference", "reward"):

@@ -63,8 +63,15 @@ def sections(node: Node) -> Iterator[Node]:
 
 
 def fields(node: Node) -> dict[str, Node]:
-    """Returns the keys of a section or of a list's entries, none where `node` has none."""
-    return {key: field for form in sections(node) for key, field in form["properties"].items()}
+    """Returns the keys of a section or of a list's entries, none where `node` has none.
+
+    A key that several forms of a section have takes what it takes in any of them.
+    """
+    found: dict[str, Node] = {}
+    for form in sections(node):
+        for key, field in form["properties"].items():
+            found[key] = {"anyOf": [found[key], field]} if key in found else field
+    return found
 
 
 def child(node: Node, part: str | int) -> Node | None:

@@ -270,6 +270,7 @@ class _Launcher:
             [len(node.devices) for node in used.nodes],
             kind=kind_of(used),
             threads=settled(config.training.threads),
+            machines=[node.address for node in used.nodes],
         )
         return launch_on_ray(config, stage.plan, stage.data, processes)
 

@@ -14,6 +14,7 @@ from flexrlhf.config.cluster import (
     NodeGroup,
     OwnLink,
     ProfiledMachine,
+    RayCluster,
 )
 from flexrlhf.config.cluster_text import parse_cluster
 from flexrlhf.config.reference import reference_page
@@ -162,6 +163,17 @@ def test_a_profile_is_looked_for_beside_the_config(write, ppo, tmp_path: Path):
     assert cluster == ProfiledMachine(profile=str(tmp_path / "ours.yaml"))
 
 
+def test_a_joined_cluster_names_what_joins_it_and_its_profile(write, ppo, tmp_path: Path):
+    (tmp_path / "ours.yaml").touch()
+    ppo["cluster"] = {"ray": "auto", "profile": "ours.yaml", "links": {"bandwidth_gbytes_s": 1.5}}
+    cluster = load_config(write(ppo)).cluster
+    file = str(tmp_path / "ours.yaml")
+    assert cluster == RayCluster(ray="auto", profile=file, links=OwnLink(bandwidth_gbytes_s=1.5))
+    ppo["cluster"] = {"ray": "auto", "profile": "nowhere.yaml"}
+    with pytest.raises(ConfigError, match=r"cluster\.profile = .nowhere\.yaml.: does not exist"):
+        require_files(build_config(ppo))
+
+
 def test_a_profile_that_is_nowhere_cannot_be_trained_with(ppo):
     ppo["cluster"] = {"profile": "nowhere.yaml"}
     with pytest.raises(ConfigError, match=r"cluster\.profile = .nowhere\.yaml.: does not exist"):
@@ -187,10 +199,10 @@ def test_keys_below_a_name_of_the_users_choice_are_knobs():
     assert "cluster.nodes[].link.latency_us" in knob_names()
 
 
-def test_the_reference_shows_both_forms_of_the_links_once():
+def test_the_reference_shows_all_forms_of_the_links_once():
     page = reference_page()
     assert page.count("### `cluster.links`\n") == 1
     links = page.partition("### `cluster.links`\n")[2].partition("\n###")[0]
-    assert links.count("| key | value |") == 2
+    assert links.count("| key | value |") == 3
     assert "`inside_pool`" in links
     assert "`between`" in links

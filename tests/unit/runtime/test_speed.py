@@ -7,7 +7,8 @@ import math
 import pytest
 import torch
 
-from flexrlhf.runtime.devices.speed import measured_speed, stepped
+from flexrlhf.core.relative_speeds import stepped
+from flexrlhf.runtime.devices.speed import measured_speed
 
 
 def test_a_speed_is_a_positive_number():

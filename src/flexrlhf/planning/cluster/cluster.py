@@ -27,6 +27,8 @@ class Node:
     """Between the devices of the node."""
     pool: str
     """Name of the group of equal nodes that it belongs to."""
+    address: str | None = None
+    """Of a machine of a Ray cluster."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from itertools import combinations
 
 from flexrlhf.config.cluster import ClusterDescription, LinkPair, Links, OwnLink
-from flexrlhf.config.problems import Problem, absence, mistake
+from flexrlhf.config.problems import Problem, absence, config_error, mistake
 from flexrlhf.core.errors import ConfigError, nearest
 from flexrlhf.planning.cluster.catalogue import DEVICE_TYPES, usual_link
 from flexrlhf.planning.cluster.device_type import DeviceType
@@ -121,6 +121,23 @@ def _link_between(key: str, given: str | OwnLink, problems: list[Problem]) -> Li
             "Right: one between nodes, such as InfiniBand-8x200G; what NVLink joins is one node."
         )
         problems.append(mistake(key, given, "joins the devices of one node.", right))
+    return link
+
+
+def link_between(key: str, given: str | OwnLink) -> Link:
+    """Returns the link between machines that a config names alone.
+
+    Args:
+        key: where it stands, for errors.
+        given: a name, or an own link.
+
+    Raises:
+        ConfigError: no machines can be joined so.
+    """
+    problems: list[Problem] = []
+    link = _link_between(key, given, problems)
+    if link is None or problems:
+        raise config_error("config", problems)
     return link
 
 

@@ -37,9 +37,9 @@ def all_reduce_s(num_bytes: float, group: CommunicationGroup, calibration: Calib
 
 def ring_rate(group: CommunicationGroup, calibration: Calibration) -> float:
     """Returns the bytes/s at which each member sends along the ring: the slowest link counts."""
-    rate = group.inside.bandwidth * calibration.link_efficiency
+    rate = group.inside.rate(calibration.link_efficiency)
     if group.between is not None:
-        share = group.between.bandwidth / group.rivals * calibration.network_efficiency
+        share = group.between.rate(calibration.network_efficiency) / group.rivals
         doublings = math.log2(max(1, group.nodes))
         rate = min(rate, share / (1 + calibration.congestion * doublings))
     return rate

@@ -68,8 +68,8 @@ def pipeline_link(cluster: Cluster, devices: Sequence[int], layout: Layout) -> L
 @lru_cache(maxsize=1024)
 def slowest_device(cluster: Cluster, devices: tuple[int, ...], dtype: str) -> DeviceType:
     """Returns the type among the devices that computes slowest; the others wait for it."""
-    types = {node.device.name: node.device for node in cluster.nodes_of(devices)}
-    return min(types.values(), key=lambda kind: kind.peak_flops(dtype))
+    types = (node.device for node in cluster.nodes_of(devices))
+    return min(types, key=lambda kind: kind.peak_flops(dtype))
 
 
 @lru_cache(maxsize=4096)

@@ -123,7 +123,7 @@ def run(
         _durations(request, prepared, graphs(0), shape),
         num_in_flight=shape.num_in_flight,
         sync_every=shape.sync_every,
-        slowdown=None if workers is None else workers.costs.slowdown,
+        slowdown=None if workers is None else workers.slowdown,
     )
     predicted = _prediction(request, plan, prepared.roles, prepared.memory, simulation)
     return Evaluation(replace(plan, predicted=predicted), prepared.fit, simulation)
@@ -151,6 +151,7 @@ def _durations(
         graph=graph,
         shape=shape,
         peak_bytes=by_constants.peak_bytes,
+        cluster=request.cluster,
     )
 
 

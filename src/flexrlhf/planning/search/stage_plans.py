@@ -6,13 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from flexrlhf.config.cluster import ClusterSetting, ProfiledMachine, can_train
+from flexrlhf.config.cluster import ClusterSetting, ProfiledMachine, RayCluster, can_train
 from flexrlhf.config.resolution import placement_of, role_origin
 from flexrlhf.config.schema import RunConfig
 from flexrlhf.core.names import Role
 from flexrlhf.planning.cluster.cluster import Cluster
 from flexrlhf.planning.cluster.setting import requested_cluster
 from flexrlhf.planning.costs.profiled.profile import load_profile
+from flexrlhf.planning.costs.profiled.setting import CORE
 from flexrlhf.planning.placement.choices import choices_of
 from flexrlhf.planning.placement.plan import Plan
 from flexrlhf.planning.search.from_config import request_from
@@ -132,13 +133,17 @@ def with_profile(config: RunConfig, request: PlanRequest) -> PlanRequest:
         request: of the same stage.
     """
     setting = config.cluster
-    if not isinstance(setting, ProfiledMachine) or setting.workers is None:
+    are_apart = isinstance(setting, RayCluster)
+    if not isinstance(setting, ProfiledMachine | RayCluster) or setting.profile is None:
+        return request
+    if not are_apart and setting.workers is None:
         return request
     costs = load_profile(setting.profile).workers
-    if costs is None:
+    if costs is None or request.cluster.nodes[0].device.name != CORE:
         return request
     sequences = expected_sequences(config, request)
-    return replace(request, workers=worker_run(config, costs, sequences))
+    run = worker_run(config, costs, sequences, are_apart=are_apart)
+    return replace(request, workers=run)
 
 
 def _chosen_together(stages: Sequence[_Searched]) -> list[StagePlans]:

@@ -120,5 +120,5 @@ def _moved_s(
     link = cluster.link_between(homes[0], targets[-1])
     if {node.index for node in homes} | {node.index for node in targets} == {homes[0].index}:
         width = len(wanted.placement.devices)
-        return wanted.num_bytes / (link.bandwidth * calibration.link_efficiency * width)
-    return wanted.num_bytes / (link.bandwidth * calibration.sync_efficiency)
+        return wanted.num_bytes / (link.rate(calibration.link_efficiency) * width)
+    return wanted.num_bytes / link.rate(calibration.sync_efficiency)

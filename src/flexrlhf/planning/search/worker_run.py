@@ -1,4 +1,4 @@
-"""What a profile says of a run on several processes of one machine."""
+"""What a profile says of a run on several processes."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from flexrlhf.config.schema import RunConfig
 from flexrlhf.core.algorithm_specs import AlgorithmSpec
+from flexrlhf.planning.cluster.cluster import Cluster
 from flexrlhf.planning.costs.profiled.batches import PassLimit, SequenceLength
 from flexrlhf.planning.costs.profiled.work import RunWork
 from flexrlhf.planning.costs.profiled.worker_costs import WorkerCosts
@@ -26,6 +27,13 @@ class WorkerRun:
     work: RunWork
     has_limit: bool
     """Whether the user says how large a pass may be; else the plan does."""
+    are_apart: bool = False
+    """Whether nodes are machines of their own, with their cores and links; else they share one."""
+
+    @property
+    def slowdown(self) -> Callable[[int], float] | None:
+        """What groups cost each other that work at one time; None where `durations` counts it."""
+        return None if self.are_apart else self.costs.slowdown
 
     def durations(
         self,
@@ -36,6 +44,7 @@ class WorkerRun:
         graph: Graph,
         shape: IterationShape,
         peak_bytes: Callable[[Task], int],
+        cluster: Cluster,
     ) -> WorkerDurations:
         """Returns the times of a plan.
 
@@ -46,6 +55,7 @@ class WorkerRun:
             graph: of any iteration.
             shape: of the iterations.
             peak_bytes: of the fullest device of a task's group.
+            cluster: of the plan.
         """
         work = replace(self.work, limit=self.limit_of(spec, plan))
         return WorkerDurations(
@@ -56,6 +66,7 @@ class WorkerRun:
             work=work,
             costs=self.costs,
             peak_bytes=peak_bytes,
+            machines=cluster if self.are_apart else None,
         )
 
     def limit_of(self, spec: AlgorithmSpec, plan: Plan) -> PassLimit:
@@ -82,7 +93,11 @@ class WorkerRun:
 
 
 def worker_run(
-    config: RunConfig, costs: WorkerCosts, sequences: Sequence[SequenceLength]
+    config: RunConfig,
+    costs: WorkerCosts,
+    sequences: Sequence[SequenceLength],
+    *,
+    are_apart: bool = False,
 ) -> WorkerRun | None:
     """Returns what the profile says; None where it cannot.
 
@@ -90,6 +105,7 @@ def worker_run(
         config: one stage, resolved.
         costs: of the machine.
         sequences: of one iteration.
+        are_apart: as `WorkerRun` has it.
     """
     if config.training.precision != costs.costs.dtype or config.rollout.engine != "native":
         return None
@@ -101,4 +117,4 @@ def worker_run(
     elif training.micro_batch_tokens != "auto":
         limit = PassLimit(max_tokens=max(longest, float(training.micro_batch_tokens)))
     has_limit = training.micro_batch_samples is not None or training.micro_batch_tokens != "auto"
-    return WorkerRun(costs, run_work(config, sequences, limit), has_limit)
+    return WorkerRun(costs, run_work(config, sequences, limit), has_limit, are_apart)

@@ -192,9 +192,10 @@ class RoleSeconds:
         placed, calibration = self._placed, self._calibration
         everyone = data_group(self._cluster, placed.devices, Layout(data=len(placed.devices)))
         gathered_s = all_gather_s(placed.model.weight_bytes, everyone, calibration)
+        link = everyone.between or everyone.inside
         is_inside = everyone.between is None
         reached = calibration.link_efficiency if is_inside else calibration.network_efficiency
-        return gathered_s * reached / calibration.sync_efficiency
+        return gathered_s * link.rate(reached) / link.rate(calibration.sync_efficiency)
 
     def _shards(self) -> CommunicationGroup:
         placed = self._placed

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import lru_cache
 from typing import Final
 
 from flexrlhf.core.names import Role
@@ -11,6 +10,7 @@ from flexrlhf.planning.cluster.cluster import Cluster
 from flexrlhf.planning.costs.calibration import Calibration
 from flexrlhf.planning.costs.held_model import HeldModel
 from flexrlhf.planning.costs.workload import Workload
+from flexrlhf.planning.workflow.adapters import adapter, adapters, narrowing
 from flexrlhf.planning.workflow.binding import TransferTime
 from flexrlhf.planning.workflow.graph import Graph, Transfer
 from flexrlhf.planning.workflow.shape import IterationShape
@@ -53,7 +53,7 @@ class TransferSeconds:
         self._shape = shape
         self._workload = workload
         self._calibration = calibration
-        self.links = _adapters(cluster, calibration.network_efficiency)
+        self.links = adapters(cluster, calibration.network_efficiency)
 
     def of(self, transfer: Transfer) -> TransferTime:
         """Returns what `transfer` moves: a pipelined broadcast needs each byte once per node."""
@@ -61,8 +61,11 @@ class TransferSeconds:
         target = self._cluster.nodes_of(self._devices[transfer.target_group])
         calibration = self._calibration
         latency_s = 0.0
+        link = self._cluster.link_between(source[0], target[-1])
         if transfer.kind == "weights":
-            share = calibration.network_efficiency / calibration.sync_efficiency
+            share = link.rate(calibration.network_efficiency) / link.rate(
+                calibration.sync_efficiency
+            )
             held = [self._models[role] for role in transfer.roles if role in self._models]
             num_bytes = share * sum(model.weight_bytes for model in held)
             latency_s = calibration.sync_s
@@ -72,22 +75,11 @@ class TransferSeconds:
             samples = self._workload.num_samples / self._shape.rollout_micro_batches
             num_bytes = samples * self._workload.mean_tokens * _EXPERIENCE_BYTES
         joined = {node.index for node in source} | {node.index for node in target}
-        link = self._cluster.link_between(source[0], target[-1])
         if len(joined) == 1:
             width = min(len(self._devices[transfer.target_group]), _MOST_ADAPTERS)
-            capacity = link.bandwidth * calibration.link_efficiency * width
+            capacity = link.rate(calibration.link_efficiency) * width
             return TransferTime(num_bytes, (), latency_s + link.latency_s + num_bytes / capacity)
-        names = tuple(f"node{index}" for index in sorted(joined))
+        names = tuple(adapter(index) for index in sorted(joined))
+        efficiency = calibration.network_efficiency
+        num_bytes *= narrowing(self._cluster, source[0], target[-1], efficiency)
         return TransferTime(num_bytes, names, latency_s + link.latency_s)
-
-
-@lru_cache(maxsize=64)
-def _adapters(cluster: Cluster, efficiency: float) -> Mapping[str, float]:
-    """One shared link per node: all its adapters towards other nodes."""
-    nodes = cluster.nodes
-    return {
-        f"node{node.index}": cluster.link_between(node, nodes[node is nodes[0]]).bandwidth
-        * efficiency
-        for node in nodes
-        if len(nodes) > 1
-    }

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Final
 
 from flexrlhf.core.algorithm_specs import AlgorithmSpec
 from flexrlhf.core.names import SHADOWS, Role
+from flexrlhf.planning.cluster.cluster import Cluster, Node
 from flexrlhf.planning.costs.memory import Engine
 from flexrlhf.planning.costs.profiled.batches import PassLimit, SequenceLength
+from flexrlhf.planning.costs.profiled.wires import REACHED, Wires, wires_of
 from flexrlhf.planning.costs.profiled.work import RunWork
 from flexrlhf.planning.costs.profiled.worker_costs import WorkerCosts
 from flexrlhf.planning.costs.profiled.worker_seconds import WorkerSeconds, dealt
 from flexrlhf.planning.placement.placed_role import PlacedRole
+from flexrlhf.planning.workflow.adapters import adapter, adapters, narrowing
 from flexrlhf.planning.workflow.binding import TaskTime, TransferTime
 from flexrlhf.planning.workflow.graph import Graph, Task, Transfer
 from flexrlhf.planning.workflow.shape import IterationShape
@@ -26,7 +30,10 @@ _Key = tuple[str, str, Role | None, int | None, int | None]
 
 
 class WorkerDurations:
-    """Times of one plan, each group by itself; `WorkerCosts.slowdown` says what others beside cost.
+    """Times of one plan, each group by itself.
+
+    On one machine `WorkerCosts.slowdown` says what others beside it cost. On machines of their own
+    workers are taken to be all at work, and ways between machines come on top.
 
     Args:
         spec: of the algorithm.
@@ -36,6 +43,7 @@ class WorkerDurations:
         work: what an iteration has to get through.
         costs: of the machine.
         peak_bytes: of the fullest device of a task's group.
+        machines: that are joined, each a node; None where all processes share one.
     """
 
     def __init__(
@@ -48,6 +56,7 @@ class WorkerDurations:
         work: RunWork,
         costs: WorkerCosts,
         peak_bytes: Callable[[Task], int],
+        machines: Cluster | None = None,
     ) -> None:
         self._spec = spec
         self._placed = {placed.role: placed for placed in roles}
@@ -57,30 +66,60 @@ class WorkerDurations:
         self._work = work
         self._costs = costs
         self._peak_bytes = peak_bytes
+        self._machines = machines
         longest = max(sequence.tokens for sequence in work.sequences)
         most = work.limit.max_tokens or (work.limit.max_items or 1) * longest
         self._scored = PassLimit(max_tokens=most)  # passes without gradients are cut by tokens
-        self._seconds = {placed.role: self._of(placed) for placed in roles}
+        self._seconds: dict[Role, WorkerSeconds] = {p.role: self._of(p) for p in roles}
+        self._here: dict[Role, WorkerSeconds] = {
+            p.role: replace(self._of(p), wires=Wires()) for p in roles
+        }
+        """The same as if one machine had all of them."""
         self._times: dict[_Key, TaskTime] = {}
-        self.links: Mapping[str, float] = {}
+        self.links: Mapping[str, float] = dict[str, float]()
+        if machines is not None:
+            self.links = adapters(machines, REACHED)
 
     def task_time(self, task: Task) -> TaskTime:
         """Returns how long `task` takes if only its group is at work; every iteration is alike."""
         key = (task.operation, task.group, task.role, task.micro_batch, task.mini_batch)
         if key not in self._times:
-            ranks = len(self._groups[task.group].devices)
-            computed_s = self._work_s(task) * self._costs.slowdown(ranks)
-            handed_s = self._costs.task_s(ranks) + self._asked_s(task)
+            devices = self._groups[task.group].devices
+            work_s = self._work_s(task, self._here)
+            computed_s = work_s * self._slowdown(devices)
+            handed_s = self._costs.task_s(len(devices)) + self._asked_s(task)
+            handed_s += self._work_s(task, self._seconds) - work_s
             self._times[key] = TaskTime(computed_s, handed_s, self._peak_bytes(task))
         return self._times[key]
 
     def transfer_time(self, transfer: Transfer) -> TransferTime:
-        """Returns what `transfer` takes; its bytes are few beside what asking for them costs."""
+        """Returns what `transfer` takes; on one machine its bytes cost little beside the asking."""
         ranks = len(self._groups[transfer.target_group].devices)
         begun_s = self._costs.task_s(ranks)
         if transfer.kind == "weights":
-            return TransferTime(0.0, latency_s=begun_s + self._pull_s(transfer))
-        return TransferTime(0.0, latency_s=begun_s + self._brought_s(transfer))
+            handed_s, num_bytes = self._pull_s(transfer), self._pulled_bytes(transfer)
+        else:
+            handed_s, num_bytes = self._brought_s(transfer), self._brought_bytes(transfer)
+        return self._on_its_way(transfer, begun_s + handed_s, num_bytes)
+
+    def _on_its_way(self, transfer: Transfer, handed_s: float, num_bytes: float) -> TransferTime:
+        """Returns the time of a transfer of which each target device takes so many bytes."""
+        if self._machines is None:
+            return TransferTime(0.0, latency_s=handed_s)
+        machines = self._machines
+        sources = machines.nodes_of(self._groups[transfer.source_group].devices)
+        takers = self._groups[transfer.target_group].devices
+        targets = machines.nodes_of(takers)
+        apart = [node for node in targets if sources != (node,)]
+        if not apart:
+            return TransferTime(0.0, latency_s=handed_s)
+        fullest = max(_held(node, takers) for node in apart)
+        given = sum(_held(node, takers) for node in apart) / len(sources)
+        narrow = narrowing(machines, sources[0], apart[-1], REACHED)
+        names = {adapter(node.index) for node in (*sources, *apart)}
+        latency_s = 2 * machines.link_between(sources[0], apart[-1]).latency_s
+        carried = num_bytes * max(fullest, given) * narrow
+        return TransferTime(carried, tuple(sorted(names)), handed_s + latency_s)
 
     def _of(self, placed: PlacedRole) -> WorkerSeconds:
         engine = placed.engine
@@ -91,15 +130,31 @@ class WorkerDurations:
             1 if engine is None else engine.tensor,
             engine is not None and engine.mode == "per_token",
             self._costs,
+            self._wires(placed),
         )
 
-    def _work_s(self, task: Task) -> float:
+    def _wires(self, placed: PlacedRole) -> Wires:
+        if self._machines is None:
+            return Wires()
+        tensor = 1 if placed.engine is None else placed.engine.tensor
+        return wires_of(self._machines, placed.devices, placed.layout, tensor)
+
+    def _slowdown(self, devices: Sequence[int]) -> float:
+        """Returns how many times as long work takes as in the process that was measured."""
+        if self._machines is None:
+            return self._costs.slowdown(len(devices))
+        return max(
+            self._costs.slowdown(len(node.devices)) / self._costs.speed(node.device)
+            for node in self._machines.nodes_of(devices)
+        )
+
+    def _work_s(self, task: Task, of_roles: Mapping[Role, WorkerSeconds]) -> float:
         """Seconds of computing and of the role's own collectives."""
         if task.operation == "advantage":
             return len(self._work.sequences) * self._costs.costs.barrier_s
         if task.operation == "install":
             return self._install_s(task)
-        seconds = self._seconds.get(task.role) if task.role else None
+        seconds = of_roles.get(task.role) if task.role else None
         if seconds is None:
             return 0.0
         return self._role_s(task, seconds)
@@ -161,8 +216,15 @@ class WorkerDurations:
             if shadow is not None:
                 share = shadow.model.weight_bytes / shadow.layout.weight_parts
                 seconds += self._weights_s(shadow, share)
-        pulling = len(self._groups[transfer.target_group].devices)
-        return seconds * self._costs.slowdown(2 * pulling)
+        pulling = self._groups[transfer.target_group].devices
+        if self._machines is not None:
+            return seconds * self._slowdown(pulling)
+        return seconds * self._costs.slowdown(2 * len(pulling))
+
+    def _pulled_bytes(self, transfer: Transfer) -> float:
+        """Bytes that each process of the target takes."""
+        shadows = (self._placed.get(SHADOWS.get(role, role)) for role in transfer.roles)
+        return sum(s.model.weight_bytes / s.layout.weight_parts for s in shadows if s is not None)
 
     def _asked_s(self, task: Task) -> float:
         """What the processes of a task ask of others before they work."""
@@ -171,7 +233,7 @@ class WorkerDurations:
             asked = len(self._work.sequences) * self._others(self._num_generators, task)
             scorers = sum(self._num_scorers(step.role) for step in self._spec.scored)
             requests = parts * (2 * (self._num_generators - 1) + scorers)
-            return requests * self._costs.parcels.request_s + asked * self._sample_s
+            return self._questions_s(task, requests, asked)
         if task.stage != "score" or task.operation == "forward" or not self._spec.generates:
             return 0.0
         requests = 2 * max(0, self._num_generators - 1)
@@ -179,25 +241,45 @@ class WorkerDurations:
         if task.operation == self._spec.scored[0].operation:
             share = len(self._part(task)) / max(1, self._replicas(task.role))
             moved = share * self._others(self._num_generators, task)
-        return requests * self._costs.parcels.request_s + moved * self._sample_s
+        return self._questions_s(task, requests, moved)
+
+    def _questions_s(self, task: Task, requests: int, samples: float) -> float:
+        """Seconds in which each process of a task asks the others for samples."""
+        seconds = requests * self._costs.parcels.request_s + samples * self._sample_s
+        if self._machines is None:
+            return seconds
+        devices = self._groups[task.group].devices
+        nodes = self._machines.nodes_of(devices)
+        if len(nodes) == 1:
+            return seconds
+        link = self._machines.link_between(nodes[0], nodes[-1])
+        fullest = max(_held(node, devices) for node in nodes)
+        num_bytes = samples * self._sample_bytes * fullest
+        return seconds + 2 * requests * link.latency_s + num_bytes / link.rate(REACHED)
 
     def _brought_s(self, transfer: Transfer) -> float:
         """Samples or scores that a group takes over."""
+        target = self._tasks[transfer.targets[0]]
+        requests = 2 * self._num_generators * len(transfer.targets)
+        if target.operation == "forward_backward":
+            requests = 1
+        seconds = requests * self._costs.parcels.request_s
+        return seconds + self._brought(transfer) * self._sample_s
+
+    def _brought_bytes(self, transfer: Transfer) -> float:
+        return self._brought(transfer) * self._sample_bytes
+
+    def _brought(self, transfer: Transfer) -> int:
+        """Samples that each process of the target takes over, or whose scores it does."""
         source = self._tasks[transfer.sources[0]]
         target = self._tasks[transfer.targets[0]]
-        parcels = self._costs.parcels
         if target.operation == "forward_backward":
             is_first = target.micro_batch == 0 and target.mini_batch == 0
-            samples = len(self._work.sequences) if is_first else 0
-            return parcels.request_s + samples * self._sample_s
-        count = len(self._part(source))
-        if target.operation != "advantage":
-            count = max(
-                len(share)
-                for share in dealt(self._part(source), max(1, self._replicas(target.role)))
-            )
-        requests = 2 * self._num_generators * len(transfer.targets)
-        return requests * parcels.request_s + count * self._sample_s
+            return len(self._work.sequences) if is_first else 0
+        if target.operation == "advantage":
+            return len(self._part(source))
+        shares = dealt(self._part(source), max(1, self._replicas(target.role)))
+        return max(len(share) for share in shares)
 
     def _others(self, holders: int, task: Task) -> float:
         """The part of samples that lies with other processes of the group, shared evenly."""
@@ -206,9 +288,13 @@ class WorkerDurations:
 
     @property
     def _sample_s(self) -> float:
+        parcels = self._costs.parcels
+        return parcels.sample_s + self._sample_bytes * parcels.byte_s
+
+    @property
+    def _sample_bytes(self) -> float:
         tokens = sum(s.tokens for s in self._work.sequences) / len(self._work.sequences)
-        num_bytes = tokens * _TOKEN_BYTES * _FIELDS
-        return self._costs.parcels.sample_s + num_bytes * self._costs.parcels.byte_s
+        return tokens * _TOKEN_BYTES * _FIELDS
 
     @property
     def _generating(self) -> PlacedRole:
@@ -225,3 +311,8 @@ class WorkerDurations:
     def _replicas(self, role: Role | None) -> int:
         placed = self._placed.get(role) if role else None
         return 1 if placed is None else placed.layout.data
+
+
+def _held(node: Node, devices: Sequence[int]) -> int:
+    """Returns how many of the devices are on a node."""
+    return sum(device in node.devices for device in devices)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import math
 import time
-from collections.abc import Sequence
 from typing import Final
 
 import torch
@@ -12,8 +10,6 @@ import torch
 _SIZE: Final = 512
 _SPELL_S: Final = 0.5
 """Long enough for a quota of processor time, which is given anew every 0.1 s, to count."""
-_STEPS: Final = 2
-"""Per doubling: speeds that differ by less than a fifth count as equal."""
 
 
 def measured_speed(device: torch.device) -> float:
@@ -35,9 +31,3 @@ def _multiply(left: torch.Tensor) -> None:
     product = left @ left
     if product.is_cuda:
         torch.cuda.synchronize(product.device)
-
-
-def stepped(speeds: Sequence[float]) -> tuple[float, ...]:
-    """Returns speeds as parts of the fastest, in steps, so that noise is no difference."""
-    fastest = max(speeds)
-    return tuple(2 ** (round(_STEPS * math.log2(speed / fastest)) / _STEPS) for speed in speeds)

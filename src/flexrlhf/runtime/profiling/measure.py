@@ -18,11 +18,18 @@ from flexrlhf.planning.costs.profiled.worker_costs import WorkerCosts
 from flexrlhf.runtime.machine import gpus, processor_name
 from flexrlhf.runtime.profiling import held_memory, smallest_run
 from flexrlhf.runtime.profiling.device_costs import device_costs
+from flexrlhf.runtime.profiling.joined_measure import joined_machines
 
 _SOFTWARE = ("torch", "transformers")
 
 
-def measure(environment: Mapping[str, Any], threads: int, say: Callable[[str], None]) -> Profile:
+def measure(
+    environment: Mapping[str, Any],
+    threads: int,
+    say: Callable[[str], None],
+    *,
+    ray: str | None = None,
+) -> Profile:
     """Returns the profile of the device on which `train` would run here.
 
     Memory comes first, since what is measured before makes the process grow.
@@ -31,12 +38,18 @@ def measure(environment: Mapping[str, Any], threads: int, say: Callable[[str], N
         environment: of this process, as `environment.json` has it.
         threads: that compute.
         say: hears what is measured next.
+        ray: address of a Ray cluster whose machines are measured too.
+
+    Raises:
+        ConfigError: there is no such cluster.
+        FlexError: one of its machines failed.
     """
     start_s = time.perf_counter()
     share_one_heap()
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     costs = _costs(device, threads, say)
     workers = _workers(device, costs, say)
+    joined = None if ray is None else joined_machines(ray, say)
     packages = environment.get("packages", {})
     made = {
         "at": f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC",
@@ -48,7 +61,9 @@ def measure(environment: Mapping[str, Any], threads: int, say: Callable[[str], N
         "flexrlhf": environment.get("commit", environment.get("flexrlhf")),
         **{name: packages[name] for name in _SOFTWARE if name in packages},
     }
-    return Profile(_device_name(device), threads, _memory_bytes(device), costs, made, workers)
+    return Profile(
+        _device_name(device), threads, _memory_bytes(device), costs, made, workers, joined
+    )
 
 
 def _costs(device: torch.device, threads: int, say: Callable[[str], None]) -> ProfiledCosts:

@@ -21,6 +21,7 @@ from flexrlhf.runtime.workers import failure_in_run
 
 if TYPE_CHECKING:
     from flexrlhf.runtime.devices.device_worker import DeviceWorker
+    from flexrlhf.runtime.devices.link_end import LinkEnd
     from flexrlhf.runtime.devices.work_order import DeviceKind, Meeting, WorkOrder
 
 
@@ -75,6 +76,7 @@ class DeviceHost:
         self._working: int | None = None
         """The thread of tasks, which alone may remember layouts until its run ends."""
         self._worker: DeviceWorker | None = None
+        self._link_end: LinkEnd | None = None
         self._doing: dict[int, _Doing] = {}
 
     def process_id(self) -> int:
@@ -106,6 +108,22 @@ class DeviceHost:
         from flexrlhf.runtime.devices.speed import measured_speed
 
         return self._report("speed", lambda: measured_speed(torch.device(device)))
+
+    def open_link(self, host: str | None, secret: str) -> Report:
+        """Opens this machine's end of links that are measured, and returns its address."""
+        from flexrlhf.runtime.devices.link_end import LinkEnd
+
+        def work() -> str:
+            self._link_end = LinkEnd(host, secret)
+            return self._link_end.address
+
+        return self._report("open_link", work)
+
+    def measure_link(self, peer: str) -> Report:
+        """Measures how fast parcels come from a peer's end."""
+        assert self._link_end is not None, "the end is opened first"
+        end = self._link_end
+        return self._report("measure_link", lambda: end.measure(peer))
 
     def open_store(self, host: str, num_ranks: int) -> Report:
         """Opens the store in which process groups are agreed on, and returns its port."""

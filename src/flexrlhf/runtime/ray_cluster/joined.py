@@ -12,16 +12,19 @@ from flexrlhf.config.cluster import RayCluster
 from flexrlhf.core.errors import ConfigError
 from flexrlhf.planning.cluster.catalogue import DEVICE_TYPES, device_type, usual_link
 from flexrlhf.planning.cluster.cluster import Cluster, Node
+from flexrlhf.planning.cluster.described_links import link_between
 from flexrlhf.planning.cluster.detection import this_machine
 from flexrlhf.planning.cluster.device_type import DeviceType
 from flexrlhf.planning.cluster.link_catalogue import link_type
+from flexrlhf.planning.costs.profiled.measured_cluster import measured_cluster
+from flexrlhf.planning.costs.profiled.profile import Profile, load_profile
 from flexrlhf.planning.costs.profiled.setting import CORE
 from flexrlhf.runtime.ray_cluster import session
 from flexrlhf.runtime.ray_cluster.session import Kind, RayNode
 
 _POOL: Final = "ray"
 _BETWEEN: Final = "Ethernet-10G"
-"""Ray does not know how its machines are joined."""
+"""Ray does not know how its machines are joined; this is supposed where nobody says it."""
 _SETTLE_S: Final = 10.0
 """How long a cluster may take to notice machines that joined and work that ended."""
 _LOOK_S: Final = 0.5
@@ -33,11 +36,13 @@ def joined_cluster(setting: RayCluster) -> Cluster:
     Raises:
         ConfigError: there is no such cluster, or it has no devices, or fewer than asked for.
     """
+    profile = None if setting.profile is None else load_profile(setting.profile)
     session.join(setting.ray)
     until_s = time.monotonic() + _SETTLE_S
     while True:
         try:
-            return cluster_of_nodes(session.nodes(), setting, this_machine())
+            found = cluster_of_nodes(session.nodes(), setting, this_machine())
+            return as_known(found, setting, profile)
         except ConfigError:
             if time.monotonic() > until_s:
                 raise
@@ -69,20 +74,44 @@ def cluster_of_nodes(found: Sequence[RayNode], setting: RayCluster, here: Cluste
             device = _device(node, kind, here)
             first = sum(len(earlier.devices) for earlier in nodes)
             devices = tuple(range(first, first + count))
-            nodes.append(Node(len(nodes), device, devices, usual_link(device), _POOL))
+            link = usual_link(device)
+            nodes.append(Node(len(nodes), device, devices, link, _POOL, node.address))
             left -= count
-    return _joined(nodes)
-
-
-def _joined(nodes: Sequence[Node]) -> Cluster:
-    """Joins machines by the supposed link; unlike ones get pools named after their devices."""
     names = {node.device.name for node in nodes}
     if len(names) > 1:
         nodes = [replace(node, pool=node.device.name) for node in nodes]
-    pools = sorted({node.pool for node in nodes})
     between = link_type(_BETWEEN)
-    pairs = combinations_with_replacement(pools, 2)
-    return Cluster(tuple(nodes), {frozenset(pair): between for pair in pairs})
+    return Cluster(tuple(nodes), dict.fromkeys(_pairs(nodes), between))
+
+
+def as_known(found: Cluster, setting: RayCluster, profile: Profile | None) -> Cluster:
+    """Returns a Ray cluster with the links that the user names, else those that were measured.
+
+    Args:
+        found: its machines.
+        setting: of the config.
+        profile: that it names.
+
+    Raises:
+        ConfigError: there is no such link, or the profile is of other machines.
+    """
+    if profile is not None and profile.joined is None:
+        raise ConfigError(
+            f"{setting.profile} says nothing of machines that are joined.",
+            "A profile of a Ray cluster has a section `joined`.",
+            "Measure it on a machine of the cluster: flexrlhf profile --ray auto --out FILE",
+        )
+    if profile is not None:
+        found = measured_cluster(found, profile)
+    if setting.links is None:
+        return found
+    link = link_between("cluster.links", setting.links)
+    return Cluster(found.nodes, dict.fromkeys(_pairs(found.nodes), link))
+
+
+def _pairs(nodes: Sequence[Node]) -> list[frozenset[str]]:
+    pools = sorted({node.pool for node in nodes})
+    return [frozenset(pair) for pair in combinations_with_replacement(pools, 2)]
 
 
 def _device(node: RayNode, kind: Kind, here: Cluster) -> DeviceType:

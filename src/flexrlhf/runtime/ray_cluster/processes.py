@@ -82,7 +82,14 @@ class RayProcesses:
         self._starter = ThreadPoolExecutor(1, "starts processes")
         self._early = self._starter.submit(self._start, groups, kind, threads)
 
-    def start(self, groups: Sequence[int], *, kind: Kind = "CPU", threads: int = 1) -> None:
+    def start(
+        self,
+        groups: Sequence[int],
+        *,
+        kind: Kind = "CPU",
+        threads: int = 1,
+        machines: Sequence[str | None] = (),
+    ) -> None:
         """Sees to it that there is a process for every worker; those that are there stay.
 
         On one machine any of them take part in any plan, and those without a part rest.
@@ -91,6 +98,7 @@ class RayProcesses:
             groups: workers of each node of the plan, in the order of their ranks.
             kind: what a worker occupies one of.
             threads: that each of them computes with.
+            machines: addresses of those that the plan means for its nodes; empty for any.
 
         Raises:
             PlanError: the cluster has no room.
@@ -101,7 +109,7 @@ class RayProcesses:
             early, self._early = self._early, None
             early.result(_SETTLE_S + _RESERVE_S + _START_S)
         if not self._are_started(groups, kind):
-            self._start(groups, kind, threads)
+            self._start(groups, kind, threads, machines)
         self.members = self._started[: sum(groups)]
 
     def close(self) -> None:
@@ -124,13 +132,15 @@ class RayProcesses:
             is_one_machine and sum(groups) <= len(self._started)
         )
 
-    def _start(self, groups: Sequence[int], kind: Kind, threads: int) -> None:
+    def _start(
+        self, groups: Sequence[int], kind: Kind, threads: int, machines: Sequence[str | None] = ()
+    ) -> None:
         self._release()
         if self._address is None:
             session.start_local(sum(groups))
         else:
             session.join(self._address)
-        addresses = [place.address for place in self._seats(groups, kind)]
+        addresses = [place.address for place in self._seats(groups, kind, machines)]
         self._groups, self._kind = tuple(groups), kind
         self._reserve(addresses)
         handles = self._spawned(addresses, threads)
@@ -142,12 +152,14 @@ class RayProcesses:
         ]
 
     @staticmethod
-    def _seats(groups: Sequence[int], kind: Kind) -> list[session.RayNode]:
+    def _seats(
+        groups: Sequence[int], kind: Kind, machines: Sequence[str | None]
+    ) -> list[session.RayNode]:
         """Returns a machine per worker; what was just given back may take a moment to be free."""
         until_s = time.monotonic() + _SETTLE_S
         while True:
             try:
-                return seats(groups, session.nodes(), kind)
+                return seats(groups, session.nodes(), kind, machines)
             except PlanError:
                 if time.monotonic() > until_s:
                     raise

@@ -13,13 +13,13 @@ from flexrlhf.core.algorithm_specs import AlgorithmSpec
 from flexrlhf.core.clock import Clock
 from flexrlhf.core.errors import ConfigError
 from flexrlhf.core.names import Role
+from flexrlhf.core.relative_speeds import stepped
 from flexrlhf.learning.transport.server import LOOPBACK
 from flexrlhf.planning.placement.plan import Plan
 from flexrlhf.planning.search.one_device import CPU_TOKENS
 from flexrlhf.planning.workflow.shape import IterationShape
 from flexrlhf.runtime.datasets import RunData
 from flexrlhf.runtime.devices.device_map import DeviceMap
-from flexrlhf.runtime.devices.speed import stepped
 from flexrlhf.runtime.devices.work_order import DeviceKind, Meeting, WorkOrder
 from flexrlhf.runtime.launch import longest_sequence
 from flexrlhf.runtime.micro_batch_limit import ItemLimit, MicroBatchLimit, TokenLimit

@@ -8,17 +8,23 @@ from flexrlhf.core.errors import PlanError
 from flexrlhf.runtime.ray_cluster.session import Kind, RayNode
 
 
-def seats(groups: Sequence[int], nodes: Sequence[RayNode], kind: Kind) -> list[RayNode]:
+def seats(
+    groups: Sequence[int],
+    nodes: Sequence[RayNode],
+    kind: Kind,
+    wanted: Sequence[str | None] = (),
+) -> list[RayNode]:
     """Returns the machine of every worker.
 
     Workers of a node of the plan, such as those of a tensor-parallel group, stay together; several
-    nodes of the plan may share a machine with room enough. The fullest fit comes first, so that
-    large groups find room.
+    nodes of the plan may share a machine with room enough. A group goes to the machine that the
+    plan means where it has room. The largest comes first, so that it finds some.
 
     Args:
         groups: workers of each node of the plan, in the order of their ranks.
         nodes: machines of the cluster, with what is free on them.
         kind: what a worker occupies one of.
+        wanted: addresses of the machines that the plan means; empty where any will do.
 
     Raises:
         PlanError: there is no room; the message says what is asked for and what is there.
@@ -30,7 +36,8 @@ def seats(groups: Sequence[int], nodes: Sequence[RayNode], kind: Kind) -> list[R
         unused = [place for place in fitting if place not in chosen.values()]
         if not fitting:
             raise _shortfall(groups, nodes, kind)
-        place = (unused or fitting)[0]
+        meant = [place for place in fitting if wanted and nodes[place].address == wanted[group]]
+        place = (meant or unused or fitting)[0]
         chosen[group] = place
         free[place] -= groups[group]
     return [nodes[chosen[group]] for group, size in enumerate(groups) for _ in range(size)]

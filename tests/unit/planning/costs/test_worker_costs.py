@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from flexrlhf.core.errors import ConfigError
+from flexrlhf.planning.cluster.cluster import Cluster
 from flexrlhf.planning.costs.held_model import HeldModel
 from flexrlhf.planning.costs.layout import Layout
 from flexrlhf.planning.costs.profiled.batches import PassLimit, SequenceLength
@@ -20,6 +21,7 @@ from flexrlhf.planning.costs.profiled.constants import (
     WidthSpeed,
 )
 from flexrlhf.planning.costs.profiled.profile import Profile, profile_from
+from flexrlhf.planning.costs.profiled.wires import REACHED, Wire, Wires, wires_of
 from flexrlhf.planning.costs.profiled.work import RunWork
 from flexrlhf.planning.costs.profiled.worker_costs import (
     Crowd,
@@ -154,6 +156,37 @@ def test_a_step_updates_its_part_and_sums_gradients() -> None:
 def test_larger_groups_than_measured_cost_in_proportion() -> None:
     assert WORKERS.group(4).message_s == pytest.approx(0.002)
     assert WORKERS.group(4).gathers.layer_s == pytest.approx(0.004)
+
+
+def test_between_machines_rings_add_their_bytes() -> None:
+    wire = Wire(2, rate=1e4, latency_s=0.5)
+    apart = replace(role(2, zero_stage=3), wires=Wires(shard=wire, data=wire))
+    here = role(2, zero_stage=3)
+    way_s = MODEL.gathered_bytes / 2 / 1e4 + (SHAPE.layers + 1) * 0.5
+    passes = PassLimit(max_items=1)
+    scored = apart.score(SEQUENCES, passes, WORK) - here.score(SEQUENCES, passes, WORK)
+    assert scored == pytest.approx(2 * way_s)  # two passes of each replica
+    assert MODEL.gradient_bytes == MODEL.gathered_bytes
+    trained = apart.train(SEQUENCES, 0, WORK) - here.train(SEQUENCES, 0, WORK)
+    assert trained == pytest.approx(4 * way_s)  # two gathers, and a sum of two rounds
+    steps = 4  # answers of four tokens
+    every = replace(apart, per_token=True), replace(here, per_token=True)
+    generated = every[0].generate(SEQUENCES, WORK) - every[1].generate(SEQUENCES, WORK)
+    assert generated == pytest.approx(steps * way_s)
+
+
+def test_between_machines_replicas_add_up_gradients_in_two_rounds() -> None:
+    wire = Wire(2, rate=1e4, latency_s=0.5)
+    added = replace(role(2), wires=Wires(data=wire)).update() - role(2).update()
+    assert added == pytest.approx(MODEL.gradient_bytes / 1e4 + (4 + 2) * 0.5)
+
+
+def test_a_group_inside_one_machine_has_no_wire() -> None:
+    cluster = Cluster.uniform("cpu-core", nodes=2, devices_per_node=2, between="Ethernet-10G")
+    found = wires_of(cluster, (0, 1, 2, 3), Layout(tensor=2, data=2, shard=2), 2)
+    assert found.tensor == found.engine == Wire(2)
+    assert found.data.rate == pytest.approx(10e9 / 8 * REACHED / 2)  # two groups share the link
+    assert found.data.round_s(1e9) == pytest.approx(0.5e9 / found.data.rate, rel=1e-3)
 
 
 def test_faster_ways_leave_latencies_as_they_are() -> None:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from flexrlhf.config.cluster import RayCluster
+from flexrlhf.config.cluster import OwnLink, RayCluster
 from flexrlhf.core.errors import ConfigError
 from flexrlhf.planning.cluster.cluster import Cluster
-from flexrlhf.runtime.ray_cluster.joined import cluster_of_nodes
+from flexrlhf.runtime.ray_cluster.joined import as_known, cluster_of_nodes
 from flexrlhf.runtime.ray_cluster.session import RayNode
 
 CORES = Cluster.uniform("cpu-core", nodes=1, devices_per_node=2)
@@ -59,3 +59,25 @@ def test_too_few_are_refused_machine_by_machine():
     assert "1 CPUs on a; 2 CPUs on b" in refused.value.wrong
     with pytest.raises(ConfigError, match="no machine"):
         cluster()
+
+
+def test_the_link_that_the_user_names_joins_all_machines():
+    found = cluster(machine("a", 2), machine("b", 2))
+    known = as_known(found, RayCluster(ray="auto", links="RoCE-8x400G"), None)
+    assert known.link_between(*known.nodes).name == "RoCE-8x400G"
+    own = RayCluster(ray="auto", links=OwnLink(bandwidth_gbytes_s=0.5, latency_us=100))
+    link = as_known(found, own, None).link_between(*known.nodes)
+    assert (link.bandwidth, link.latency_s) == (0.5e9, pytest.approx(1e-4))
+    assert as_known(found, RayCluster(ray="auto"), None) == found
+
+
+@pytest.mark.parametrize("name", ["NVLink4", "Etherned-10G"])
+def test_what_joins_no_machines_is_refused(name):
+    found = cluster(machine("a", 2), machine("b", 2))
+    with pytest.raises(ConfigError, match=r"cluster\.links"):
+        as_known(found, RayCluster(ray="auto", links=name), None)
+
+
+def test_machines_keep_their_addresses():
+    found = cluster(machine("a", 1), machine("b", 2))
+    assert [node.address for node in found.nodes] == ["b", "a"]

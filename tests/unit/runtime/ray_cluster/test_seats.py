@@ -39,3 +39,9 @@ def test_a_worker_on_a_gpu_needs_a_cpu_too():
 def test_no_machine_at_all():
     with pytest.raises(PlanError, match="no machine"):
         seats([1], [], "CPU")
+
+
+def test_a_group_goes_to_the_machine_that_the_plan_means_where_it_has_room():
+    found = [machine("a", 2), machine("b", 4), machine("c", 4)]
+    assert names([4, 1], found, "CPU", ["b", "c"]) == ["b"] * 4 + ["c"]
+    assert names([4, 1], found, "CPU", ["a", "c"]) == ["b"] * 4 + ["c"]

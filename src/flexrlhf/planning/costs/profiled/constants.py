@@ -115,6 +115,11 @@ class ProfiledCosts:
     update: UpdateCost
     memory: MemoryConstants
 
+    @property
+    def most_flops(self) -> float:
+        """FLOP/s of the fastest products that were measured."""
+        return max(speed.speed for speed in self.rows)
+
     def faster(self, factor: float) -> ProfiledCosts:
         """Returns the constants of `factor` times as many cores; the host's work stays its own."""
         logits = self.logits

@@ -63,6 +63,16 @@ _WORKER_TABLES: Final[Mapping[str, Mapping[str, Range]]] = {
     },
     "round_trips": {"workers": _COUNT, "seconds": _SECONDS},
 }
+_PRODUCTS: Final[Range] = (1e-3, 1e9)
+_JOINED_TABLES: Final[Mapping[str, Mapping[str, Range]]] = {
+    "machines": {"products_per_s": _PRODUCTS},
+    "links": {"bytes_per_s": (1e2, 1e14), "latency_s": _SECONDS},
+}
+_JOINED_NAMES: Final[Mapping[str, str]] = {"machines": "address", "links": "between"}
+"""Of each table the key that is no number."""
+_JOINED_SECTIONS: Final = ("products_per_s", *_JOINED_TABLES)
+_ENDS: Final = 2
+"""Of a link."""
 _WORKER_SECTIONS: Final = ("cores", "one_thread", *_WORKER_NUMBERS, *_WORKER_TABLES)
 """Of `workers`, which a profile has where several processes were measured."""
 
@@ -93,13 +103,53 @@ def _problems(document: Any) -> Iterator[Problem]:
     if content.get("form") != FORM:
         yield mistake("form", content.get("form"), "another form of the file.", f"Right: {FORM}.")
         return
-    yield from _key_problems("", content, _SECTIONS, optional=("workers",))
+    yield from _key_problems("", content, _SECTIONS, optional=("workers", "joined"))
     yield from _machine_problems(content.get("machine"))
     if not isinstance(content.get("made", {}), dict):
         yield absence("made", "not a mapping.", "Right: when, by what command, with what software.")
     yield from _section_problems("", content, _NUMBERS, _TABLES)
     if "workers" in content:
         yield from _worker_problems(content["workers"])
+    if "joined" in content:
+        yield from _joined_problems(content["joined"])
+
+
+def _joined_problems(joined: Any) -> Iterator[Problem]:
+    """Says what is wrong with the machines of a Ray cluster and the links between them."""
+    if not isinstance(joined, dict):
+        yield absence("joined", "not a mapping.", f"Right: {', '.join(_JOINED_SECTIONS)}.")
+        return
+    values = cast("dict[str, Any]", joined)
+    yield from _key_problems("joined.", values, _JOINED_SECTIONS)
+    yield from _range_problem("joined.products_per_s", values.get("products_per_s", 1.0), _PRODUCTS)
+    known = [row.get("address") for row in _rows(values.get("machines"))]
+    if not all(isinstance(address, str) and address for address in known) or not known:
+        yield absence("joined.machines", "a machine without an address, or none at all.")
+    for key in _JOINED_TABLES:
+        if not isinstance(values.get(key, []), list):
+            yield mistake(f"joined.{key}", values[key], "no list of rows.")
+    for key, ranges in _JOINED_TABLES.items():
+        name = _JOINED_NAMES[key]
+        for place, row in enumerate(_rows(values.get(key))):
+            prefix = f"joined.{key}.{place}"
+            yield from _key_problems(f"{prefix}.", row, (name, *ranges))
+            yield from (
+                problem
+                for number, limits in ranges.items()
+                if number in row
+                for problem in _range_problem(f"{prefix}.{number}", row[number], limits)
+            )
+    for place, row in enumerate(_rows(values.get("links"))):
+        ends: list[Any] = row["between"] if isinstance(row.get("between"), list) else []
+        if len(ends) != _ENDS or any(end not in known for end in ends):
+            right = "Right: two of joined.machines."
+            yield mistake(f"joined.links.{place}.between", row.get("between"), "no link.", right)
+
+
+def _rows(table: Any) -> list[dict[str, Any]]:
+    """Returns the rows of a table that are mappings."""
+    listed = cast("list[Any]", table) if isinstance(table, list) else []
+    return [cast("dict[str, Any]", row) for row in listed if isinstance(row, dict)]
 
 
 def _worker_problems(workers: Any) -> Iterator[Problem]:

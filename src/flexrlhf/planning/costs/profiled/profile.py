@@ -16,6 +16,11 @@ from flexrlhf.planning.cluster.link_catalogue import link_type
 from flexrlhf.planning.costs.profiled.constants import ProfiledCosts
 from flexrlhf.planning.costs.profiled.costs_form import costs_document, costs_from
 from flexrlhf.planning.costs.profiled.file_checks import FORM, check_profile
+from flexrlhf.planning.costs.profiled.joined_machines import (
+    JoinedMachines,
+    joined_document,
+    joined_from,
+)
 from flexrlhf.planning.costs.profiled.worker_cluster import profiled_cluster
 from flexrlhf.planning.costs.profiled.worker_costs import WorkerCosts
 from flexrlhf.planning.costs.profiled.worker_form import worker_document, workers_from
@@ -35,6 +40,8 @@ class Profile:
     """When, by what command, with which software: to read, not to reckon with."""
     workers: WorkerCosts | None = None
     """Of several processes with one thread each; None where they were not measured."""
+    joined: JoinedMachines | None = None
+    """Of a Ray cluster; None where none was joined."""
 
     @property
     def cluster(self) -> Cluster:
@@ -44,7 +51,7 @@ class Profile:
             name=f"{self.device} ({self.threads} threads)",
             memory_bytes=round(self.memory_bytes),
             memory_bandwidth=costs.memory.read_bandwidth,
-            flops={costs.dtype: max(speed.speed for speed in costs.rows)},
+            flops={costs.dtype: costs.most_flops},
             host_bandwidth=costs.memory.read_bandwidth,
             price_per_hour=None,
             source="measured by flexrlhf profile",
@@ -107,6 +114,8 @@ class Profile:
         if self.workers is not None:
             one_thread = costs_document(self.workers.costs)
             document["workers"] = worker_document(self.workers, one_thread)
+        if self.joined is not None:
+            document["joined"] = joined_document(self.joined)
         return document
 
 
@@ -137,4 +146,5 @@ def profile_from(document: Any, source: str) -> Profile:
         costs_from(values, dtype),
         values["made"],
         workers,
+        joined_from(values["joined"]) if "joined" in values else None,
     )

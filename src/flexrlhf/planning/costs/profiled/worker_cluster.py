@@ -40,7 +40,7 @@ def profiled_cluster(costs: WorkerCosts, memory_bytes: float, workers: int, node
         name=_CORE,
         memory_bytes=round(memory_bytes / workers),
         memory_bandwidth=bandwidth,
-        flops={own.dtype: max(speed.speed for speed in own.rows) / slowdown},
+        flops={own.dtype: own.most_flops / slowdown},
         host_bandwidth=bandwidth,
         price_per_hour=None,
         source="measured by flexrlhf profile",

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
+from flexrlhf.planning.cluster.device_type import DeviceType
 from flexrlhf.planning.costs.profiled.constants import ProfiledCosts
 
 
@@ -113,6 +114,10 @@ class WorkerCosts:
     def _alone(self, processes: float) -> float:
         points = [(float(crowd.processes), crowd.slowdown) for crowd in self.crowds]
         return _along(points, processes)
+
+    def speed(self, device: DeviceType) -> float:
+        """Returns how fast a device of a joined machine is by the process that was measured."""
+        return device.peak_flops(self.costs.dtype) / self.costs.most_flops
 
     def group(self, ranks: int) -> GroupCost:
         """Returns what so many processes cost: as the next larger group, or in proportion."""

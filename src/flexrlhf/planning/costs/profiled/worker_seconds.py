@@ -1,4 +1,4 @@
-"""Seconds of one role that several processes of one machine hold together.
+"""Seconds of one role that several processes hold together, on one machine or joined ones.
 
 Replicas divide sequences as a run does; a task ends when its slowest replica ends. What runs beside
 it is not counted here.
@@ -7,7 +7,7 @@ it is not counted here.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Final
 
@@ -16,6 +16,7 @@ from flexrlhf.planning.costs.layout import Layout
 from flexrlhf.planning.costs.profiled.batches import PassLimit, SequenceLength, cut
 from flexrlhf.planning.costs.profiled.constants import ProfiledCosts, RowSpeed, WidthSpeed
 from flexrlhf.planning.costs.profiled.seconds import ModelSeconds
+from flexrlhf.planning.costs.profiled.wires import Wire, Wires
 from flexrlhf.planning.costs.profiled.work import RunWork
 from flexrlhf.planning.costs.profiled.worker_costs import GroupCost, WorkerCosts
 
@@ -25,6 +26,10 @@ _UNDER_WAY: Final = 4
 """Passes without gradients per pipeline stage that go together, as the runtime groups them."""
 _WEIGHTS_SHARDED: Final = 3
 _GRADIENTS_SHARDED: Final = 2
+_SUM_ROUNDS: Final = 2
+"""Around a ring, until every process has the sum; gloo adds up for one alone in the same way."""
+_STEP_MESSAGES: Final = 4
+"""Counts, norms and metrics of a step of the optimiser."""
 
 
 def dealt(sequences: Sequence[SequenceLength], shares: int) -> list[list[SequenceLength]]:
@@ -53,6 +58,7 @@ class WorkerSeconds:
     per_token: bool
     """Sharded weights are gathered for every token that is generated."""
     costs: WorkerCosts
+    wires: Wires = field(default_factory=Wires)
 
     def generate(self, answers: Sequence[SequenceLength], work: RunWork) -> float:
         """Returns the seconds in which the role's replicas of the engine answer."""
@@ -69,7 +75,7 @@ class WorkerSeconds:
         passes = max(map(len, shares))
         seconds = max(self._split(self.layout.tensor).score(b, work.rows_per_item) for b in shares)
         tokens = max(sum(part.tokens for part in bins) for bins in shares)
-        seconds += self._sums_s(self.layout.tensor, passes, tokens, 1)
+        seconds += self._sums_s(self.layout.tensor, passes, tokens, 1, self.wires.tensor)
         seconds = self._staged_s(seconds, min(passes, _UNDER_WAY * self.layout.pipeline))
         seconds += self._handed_s(passes, tokens, 1)
         if self.layout.zero_stage == _WEIGHTS_SHARDED and self._is_sharded:
@@ -87,12 +93,13 @@ class WorkerSeconds:
         split = self._split(self.layout.tensor)
         seconds = max(split.train(part, work.rows_per_item) for part in parts)
         tokens = max(part.tokens for part in parts)
-        seconds += self._sums_s(self.layout.tensor, 1, tokens, 2)
+        seconds += self._sums_s(self.layout.tensor, 1, tokens, 2, self.wires.tensor)
         seconds = self._staged_s(seconds, max(map(len, bins))) + self._handed_s(1, tokens, 2)
         if self._is_sharded and self.layout.zero_stage >= _GRADIENTS_SHARDED:
             is_whole = self.layout.zero_stage == _WEIGHTS_SHARDED
             extra = self._group.trains if is_whole else self._group.reduces
             seconds += extra.seconds(self._layers, self.model.gathered_bytes)
+            seconds += self._sharded_wire_s(gathers=2 if is_whole else 0)
         return seconds
 
     def update(self) -> float:
@@ -105,10 +112,12 @@ class WorkerSeconds:
         seconds = whole_s - model.trainable_params * update.param_s * (1 - 1 / parts)
         if self.num_ranks == 1:
             return seconds
-        seconds += self._group.step_s
+        seconds += self._group.step_s + self.wires.data.round_s(0.0, _STEP_MESSAGES)
         if layout.data == 1:
             return seconds
         num_bytes = model.gradient_bytes / split
+        if layout.zero_stage < _GRADIENTS_SHARDED:
+            seconds += _SUM_ROUNDS * self.wires.data.round_s(num_bytes)
         if layout.zero_stage == 0:
             # Put together in buckets for the sum, and read from them again.
             copied_s = 2 * num_bytes / self.costs.costs.memory.read_bandwidth
@@ -126,7 +135,20 @@ class WorkerSeconds:
     @cached_property
     def _gather_s(self) -> float:
         """Seconds by which a pass is longer whose weights are gathered for it."""
-        return self._group.gathers.seconds(self._layers, self.model.gathered_bytes)
+        num_bytes = self.model.gathered_bytes
+        wire_s = self.wires.shard.round_s(num_bytes, self._layers + 1)
+        return self._group.gathers.seconds(self._layers, num_bytes) + wire_s
+
+    def _sharded_wire_s(self, gathers: int) -> float:
+        """Seconds in which weights are gathered, and gradients summed, between machines.
+
+        Args:
+            gathers: of the weights; the second is for the backward pass.
+        """
+        wire, messages = self.wires.shard, self._layers + 1
+        weights_s = wire.round_s(self.model.gathered_bytes, messages)
+        sums_s = wire.round_s(self.model.gradient_bytes, messages)
+        return gathers * weights_s + _SUM_ROUNDS * sums_s
 
     @property
     def _layers(self) -> int:
@@ -159,7 +181,7 @@ class WorkerSeconds:
             seconds += self._split(self.engine_tensor).generate(wave, work.samples_per_prompt)
             steps = max(sequence.response for sequence in wave)
             tokens = sum(sequence.response for sequence in wave)
-            seconds += self._sums_s(self.engine_tensor, steps, tokens, 1)
+            seconds += self._sums_s(self.engine_tensor, steps, tokens, 1, self.wires.engine)
             if self._shards_weights and self.per_token:
                 seconds += steps * self._gather_s
         return seconds
@@ -187,9 +209,11 @@ class WorkerSeconds:
             return 0.0
         group = self.costs.group(2)
         num_bytes = tokens * self.model.shape.hidden * DTYPE_BYTES[self.model.compute_dtype]
-        return ways * (passes * group.message_s + num_bytes * group.sum_byte_s)
+        wire = self.wires.stages
+        message_s, byte_s = wire.latency_s + group.message_s, 1 / wire.rate + group.sum_byte_s
+        return ways * (passes * message_s + num_bytes * byte_s)
 
-    def _sums_s(self, tensor: int, passes: float, tokens: float, ways: int) -> float:
+    def _sums_s(self, tensor: int, passes: float, tokens: float, ways: int, wire: Wire) -> float:
         """Seconds of the sums over the processes of a replica.
 
         Args:
@@ -197,13 +221,15 @@ class WorkerSeconds:
             passes: over the layers.
             tokens: that pass them in all.
             ways: 1 forward; 2 forward and backward.
+            wire: between them.
         """
         if tensor == 1:
             return 0.0
         group, shape = self.costs.group(tensor), self.model.shape
         sums = _SUMS * ways * self._layers
         num_bytes = tokens * shape.hidden * DTYPE_BYTES[self.model.compute_dtype]
-        return sums * (passes * group.message_s + num_bytes * group.sum_byte_s)
+        wire_s = _SUM_ROUNDS * wire.round_s(num_bytes, passes)
+        return sums * (passes * group.message_s + num_bytes * group.sum_byte_s + wire_s)
 
 
 def _with_speed(costs: ProfiledCosts, factor: float) -> ProfiledCosts:
