@@ -22,6 +22,13 @@ _STAGED: Final = ("ppo-shared", "grpo", *_TRAINING)
 COVERING: Final = (
     PlacedCase("a device each", 4, {"ratio": [0.25, 0.25, 0.25, 0.25]}, variants=("ppo",)),
     PlacedCase("uneven pools", 4, {"pools": {"train": 0.25, "generate": 0.75}}, variants=("ppo",)),
+    PlacedCase(
+        "answers are scored as they end",
+        4,
+        {"pools": {"train": 0.25, "generate": 0.5, "score": 0.25}},
+        changes={"rollout": {"micro_batches": 3}},
+        variants=("ppo",),
+    ),
     _case("interleaved, TP 2", 4, "interleaved_1", trained=_TENSOR, variants=("ppo",)),
     _case(
         "ZeRO-3 over all, samples one by one",

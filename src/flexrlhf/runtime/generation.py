@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import cast
 
@@ -12,7 +12,13 @@ from transformers import PreTrainedTokenizerBase
 
 from flexrlhf.learning.data.experience import Prompt, Sample
 from flexrlhf.learning.data.order import SeededOrder
-from flexrlhf.learning.rollout.protocol import Generation, Request, RolloutEngine, Sampling
+from flexrlhf.learning.rollout.protocol import (
+    AnswerStream,
+    Generation,
+    Request,
+    RolloutEngine,
+    Sampling,
+)
 
 EVALUATION_IDS = 1 << 62
 """Sample ids of evaluation start here, so that no training sample shares their random numbers."""
@@ -51,6 +57,28 @@ def end_tokens(model: nn.Module, tokenizer: PreTrainedTokenizerBase) -> tuple[in
     return tuple(dict.fromkeys(cast("Iterable[int]", known)))
 
 
+class SampleStream:
+    """Samples in the order in which their answers end; they wait while nobody takes any.
+
+    Args:
+        answers: of the engine.
+        sample_of: makes a sample of an answer.
+    """
+
+    def __init__(self, answers: AnswerStream, sample_of: Callable[[Generation], Sample]) -> None:
+        self._answers = answers
+        self._sample_of = sample_of
+
+    @property
+    def num_left(self) -> int:
+        """Samples that were not taken yet."""
+        return self._answers.num_left
+
+    def take(self, count: int) -> list[Sample]:
+        """Generates until `count` more answers have ended, and returns those."""
+        return [self._sample_of(answer) for answer in self._answers.take(count)]
+
+
 class Generator:
     """Writes answers with an engine and turns them into samples.
 
@@ -71,6 +99,25 @@ class Generator:
         self, draws: Sequence[tuple[int, Prompt]], answers_per_prompt: int, sampling: Sampling
     ) -> list[Sample]:
         """Returns `answers_per_prompt` samples for each (draw number, prompt), in id order."""
+        stream = self.stream(draws, answers_per_prompt, sampling)
+        return sorted(stream.take(stream.num_left), key=lambda sample: sample.sample_id)
+
+    def stream(
+        self,
+        draws: Sequence[tuple[int, Prompt]],
+        answers_per_prompt: int,
+        sampling: Sampling,
+        *,
+        at_once: int | None = None,
+    ) -> SampleStream:
+        """Returns the same samples one by one, as their answers end.
+
+        Args:
+            draws: number and prompt, in the order in which answers begin.
+            answers_per_prompt: samples of each.
+            sampling: how tokens are drawn.
+            at_once: answers generated at one time; None: as many as the engine does.
+        """
         requests = [
             Request(
                 prompt_tokens=prompt.tokens,
@@ -80,12 +127,15 @@ class Generator:
             )
             for draw, prompt in draws
         ]
-        prompts = [prompt for _, prompt in draws for _ in range(answers_per_prompt)]
-        generations = self.engine.generate(requests, sampling)
-        return [
-            self._sample(generation, prompt)
-            for generation, prompt in zip(generations, prompts, strict=True)
-        ]
+        prompts = {
+            sample_id: prompt
+            for request, (_, prompt) in zip(requests, draws, strict=True)
+            for sample_id in request.sample_ids
+        }
+        return SampleStream(
+            self.engine.stream(requests, sampling, at_once=at_once),
+            lambda generation: self._sample(generation, prompts[generation.sample_id]),
+        )
 
     def evaluate(
         self, prompts: Sequence[Prompt], answers_per_prompt: int, sampling: Sampling

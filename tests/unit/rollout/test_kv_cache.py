@@ -12,13 +12,20 @@ SHAPE = CacheShape(num_layers=2, num_kv_heads=3, head_width=4)
 def filled(lengths: list[int], growth: int) -> tuple[KVCache, list[list[torch.Tensor]]]:
     """A cache of prompts, and per layer the keys [KV heads, T, K] that each slot must hold."""
     generator = torch.Generator().manual_seed(1)
-    cache = KVCache(SHAPE, lengths, growth=growth, dtype=torch.float32, device=torch.device("cpu"))
-    held: list[list[torch.Tensor]] = []
+    cache = KVCache(SHAPE, growth=growth, dtype=torch.float32, device=torch.device("cpu"))
+    held: list[list[torch.Tensor]] = [[], []]
+    add(cache, held, lengths, generator)
+    return cache, held
+
+
+def add(
+    cache: KVCache, held: list[list[torch.Tensor]], lengths: list[int], generator: torch.Generator
+) -> None:
+    rows = cache.add(lengths)
     for layer in range(2):
         keys = torch.randn(len(lengths), 3, max(lengths), 4, generator=generator)
-        cache.write_prompts(layer, torch.arange(len(lengths)), keys, -keys)
-        held.append([keys[row, :, :length] for row, length in enumerate(lengths)])
-    return cache, held
+        cache.write_prompts(layer, rows, keys, -keys)
+        held[layer] += [keys[row, :, :length] for row, length in enumerate(lengths)]
 
 
 def extend(cache: KVCache, held: list[list[torch.Tensor]], seed: int) -> None:
@@ -65,3 +72,28 @@ def test_rows_move_and_go_on_growing() -> None:
         for seed in range(4):
             extend(cache, held, seed)
         check(cache, held)
+
+
+def test_slots_begin_behind_those_that_are_left() -> None:
+    generator = torch.Generator().manual_seed(2)
+    cache, held = filled([3, 1, 2], growth=2)
+    for seed in range(3):
+        extend(cache, held, seed)
+    cache.keep(torch.tensor([2, 1]))
+    held = [[slots[row] for row in (2, 1)] for slots in held]
+    for lengths in ([4], [1, 9, 2]):
+        add(cache, held, lengths, generator)
+        check(cache, held)
+        for seed in range(3):
+            extend(cache, held, seed)
+        check(cache, held)
+
+
+def test_a_prompt_is_repeated_in_other_rows() -> None:
+    cache, held = filled([3, 2], growth=2)
+    prompt = cache.prompt(0, 3)
+    extend(cache, held, 0)
+    rows = cache.add([3, 3])
+    cache.repeat_prompt(rows, prompt)
+    held = [[*slots, slots[0][:, :3], slots[0][:, :3]] for slots in held]
+    check(cache, held)

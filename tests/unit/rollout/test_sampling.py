@@ -25,6 +25,11 @@ def grid(size: int) -> torch.Tensor:
     return (torch.arange(size, dtype=torch.float64) + 0.5) / size
 
 
+def at(position: int) -> torch.Tensor:
+    """The same position for every row."""
+    return torch.tensor([position])
+
+
 def kept(logits: list[float], top_k: int = 0, top_p: float = 1.0) -> list[int]:
     result = keep_most_likely(torch.tensor([logits], dtype=torch.float64), top_k, top_p)
     return torch.isfinite(result[0]).nonzero().squeeze(-1).tolist()
@@ -35,7 +40,7 @@ def test_shares_are_the_softmax_of_logits_over_temperature(temperature: float) -
     size = 20_000
     sampling = Sampling(max_new_tokens=1, temperature=temperature)
     logits = torch.tensor([LOGITS]).expand(size, -1)
-    drawn = draw_tokens(logits, grid(size), sampling, position=0)
+    drawn = draw_tokens(logits, grid(size), sampling, positions_B=at(0))
     expected = softmax(LOGITS, temperature)
     shares = torch.bincount(drawn.tokens, minlength=6) / size
     assert shares.tolist() == pytest.approx(expected, abs=1.5 / size)
@@ -48,7 +53,7 @@ def test_random_numbers_give_the_distribution_by_chi_squared() -> None:
     size = 20_000
     numbers = torch.from_numpy(np.random.default_rng(0).random(size))
     logits = torch.tensor([LOGITS]).expand(size, -1)
-    drawn = draw_tokens(logits, numbers, Sampling(max_new_tokens=1), position=0)
+    drawn = draw_tokens(logits, numbers, Sampling(max_new_tokens=1), positions_B=at(0))
     expected = size * np.array(softmax(LOGITS))
     counts = torch.bincount(drawn.tokens, minlength=6).numpy()
     assert ((counts - expected) ** 2 / expected).sum() < 20.5  # 5 degrees of freedom, 1 in 1000
@@ -56,7 +61,7 @@ def test_random_numbers_give_the_distribution_by_chi_squared() -> None:
 
 def test_behaviour_logprobs_are_those_of_the_kept_tokens() -> None:
     sampling = Sampling(max_new_tokens=1, top_k=3, temperature=0.8)
-    drawn = draw_tokens(torch.tensor([LOGITS] * 50), grid(50), sampling, position=0)
+    drawn = draw_tokens(torch.tensor([LOGITS] * 50), grid(50), sampling, positions_B=at(0))
     full = softmax(LOGITS, 0.8)
     total = full[0] + full[2] + full[3]
     assert set(drawn.tokens.tolist()) == {0, 2, 3}
@@ -117,7 +122,7 @@ def test_equal_logits_keep_the_lowest_ids() -> None:
 def test_greedy_takes_the_best_and_of_equals_the_first() -> None:
     sampling = Sampling(max_new_tokens=1, greedy=True, temperature=2.0)
     logits = torch.tensor([LOGITS, [1.0, 5.0, 5.0, 0.0, 5.0, 0.0]])
-    drawn = draw_tokens(logits, torch.full((2,), 0.5).double(), sampling, position=0)
+    drawn = draw_tokens(logits, torch.full((2,), 0.5).double(), sampling, positions_B=at(0))
     assert drawn.tokens.tolist() == [3, 1]
     assert drawn.sampling_logprobs.tolist() == [0.0, 0.0]
     assert drawn.logprobs[0].item() == pytest.approx(math.log(softmax(LOGITS, 2.0)[3]), abs=1e-6)
@@ -129,8 +134,8 @@ def test_end_tokens_wait_for_the_minimum(greedy: bool) -> None:
         max_new_tokens=9, min_new_tokens=2, end_tokens=(3, 0), greedy=greedy, temperature=0.5
     )
     logits = torch.tensor([LOGITS] * 200)
-    early = draw_tokens(logits, grid(200), sampling, position=1)
-    late = draw_tokens(logits, grid(200), sampling, position=2)
+    early = draw_tokens(logits, grid(200), sampling, positions_B=at(1))
+    late = draw_tokens(logits, grid(200), sampling, positions_B=at(2))
     assert not {0, 3} & set(early.tokens.tolist())
     assert 3 in late.tokens.tolist()
     full = softmax(LOGITS, 0.5)
@@ -142,14 +147,30 @@ def test_end_tokens_wait_for_the_minimum(greedy: bool) -> None:
         assert early.sampling_logprobs[0].item() == pytest.approx(expected, abs=1e-6)
 
 
+def test_rows_at_different_positions_have_their_own_minimum() -> None:
+    sampling = Sampling(max_new_tokens=9, min_new_tokens=2, end_tokens=(3, 0))
+    logits = torch.tensor([LOGITS] * 6)
+    numbers = torch.full((6,), 0.5).double()
+    positions = torch.tensor([0, 2, 1, 7, 2, 0])
+    drawn = draw_tokens(logits, numbers, sampling, positions_B=positions)
+    alone = [
+        draw_tokens(logits[:1], numbers[:1], sampling, positions_B=at(position)).tokens.item()
+        for position in positions.tolist()
+    ]
+    assert drawn.tokens.tolist() == alone
+    assert len(set(alone)) == 2
+
+
 def test_a_row_does_not_depend_on_the_others() -> None:
     generator = torch.Generator().manual_seed(0)
     logits = torch.randn(16, 50, generator=generator)
     numbers = torch.rand(16, generator=generator, dtype=torch.float64)
     sampling = Sampling(max_new_tokens=1, top_k=20, top_p=0.9)
-    together = draw_tokens(logits, numbers, sampling, position=0).tokens
+    together = draw_tokens(logits, numbers, sampling, positions_B=at(0)).tokens
     alone = [
-        draw_tokens(logits[i : i + 1], numbers[i : i + 1], sampling, position=0).tokens.item()
+        draw_tokens(
+            logits[i : i + 1], numbers[i : i + 1], sampling, positions_B=at(0)
+        ).tokens.item()
         for i in range(16)
     ]
     assert together.tolist() == alone
@@ -165,10 +186,10 @@ def test_float64_logits_are_not_rounded_and_bfloat16_ones_are_widened() -> None:
     logits = torch.tensor([LOGITS], dtype=torch.float64)
     sampling = Sampling(max_new_tokens=1)
     number = torch.tensor([0.99], dtype=torch.float64)
-    drawn = draw_tokens(logits, number, sampling, position=0)
+    drawn = draw_tokens(logits, number, sampling, positions_B=at(0))
     token = drawn.tokens.item()
     assert drawn.logprobs.item() == pytest.approx(math.log(softmax(LOGITS)[token]), abs=1e-15)
-    half = draw_tokens(logits.bfloat16(), number, sampling, position=0)
+    half = draw_tokens(logits.bfloat16(), number, sampling, positions_B=at(0))
     assert half.logprobs.dtype == torch.float32
     assert torch.equal(logits, torch.tensor([LOGITS], dtype=torch.float64))  # not changed in place
 
@@ -179,7 +200,7 @@ def test_logits_that_are_no_numbers_end_the_run(bad: float, greedy: bool) -> Non
     logits = torch.tensor([LOGITS, [0.0, bad, 0.0, 0.0, 0.0, 0.0]])
     sampling = Sampling(max_new_tokens=1, greedy=greedy)
     with pytest.raises(RunFailed, match="not finite"):
-        draw_tokens(logits, torch.full((2,), 0.5).double(), sampling, position=0)
+        draw_tokens(logits, torch.full((2,), 0.5).double(), sampling, positions_B=at(0))
 
 
 @pytest.mark.parametrize(

@@ -21,16 +21,33 @@ PROMPTS = [Prompt(n, tuple(range(2, 4 + n)), f"prompt {n}") for n in range(3)]
 SAMPLING = Sampling(max_new_tokens=4, end_tokens=(END,))
 
 
+class ReadyAnswers:
+    """Answers that have ended already, the shortest first."""
+
+    def __init__(self, answers):
+        self._answers = sorted(answers, key=lambda answer: len(answer.tokens))
+
+    @property
+    def num_left(self):
+        return len(self._answers)
+
+    def take(self, count, on_finished=None):
+        taken, self._answers = self._answers[:count], self._answers[count:]
+        return taken
+
+
 @dataclass
 class FakeEngine:
     """Answers sample n with n mod 3 words and the end token, or, where that is 2, cut off."""
 
     weight_version: int = 6
     requests: list[Request] = field(default_factory=list)
+    at_once: int | None = None
 
-    def generate(self, requests, sampling):
-        self.requests = list(requests)
-        return [self._answer(i) for request in requests for i in request.sample_ids]
+    def stream(self, requests, sampling, *, at_once=None):
+        self.requests, self.at_once = list(requests), at_once
+        ids = [i for request in requests for i in request.sample_ids]
+        return ReadyAnswers([self._answer(i) for i in ids])
 
     def _answer(self, sample_id: int) -> Generation:
         words = (4, 5)[: sample_id % 3]
@@ -68,6 +85,16 @@ def test_sample_ids_are_draw_times_answers_plus_number(generator, engine):
     assert [request.prompt_tokens for request in engine.requests] == [(2, 3), (2, 3, 4, 5)]
     assert [sample.sample_id for sample in samples] == [21, 22, 23, 24, 25, 26]
     assert [sample.prompt.index for sample in samples] == [0, 0, 0, 2, 2, 2]
+
+
+def test_samples_leave_as_their_answers_end(generator, engine):
+    stream = generator.stream([(7, PROMPTS[0]), (8, PROMPTS[2])], 3, SAMPLING, at_once=4)
+    assert engine.at_once == 4
+    first = stream.take(2)
+    assert [sample.sample_id for sample in first] == [21, 24]
+    assert [sample.prompt.index for sample in first] == [0, 2]
+    assert stream.num_left == 4
+    assert {sample.sample_id for sample in stream.take(4)} == {22, 23, 25, 26}
 
 
 def test_masks_come_from_lengths_and_hold_the_end_token(generator):

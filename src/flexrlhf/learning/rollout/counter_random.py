@@ -43,15 +43,15 @@ def philox(counters: NDArray[np.uint64], key: tuple[int, int]) -> NDArray[np.uin
     return np.stack([first, second, third, fourth])
 
 
-def uniforms(seed: int, sample_ids: ArrayLike, position: int) -> NDArray[np.float64]:
-    """One uniform number per sample for the token at `position` of its response.
+def uniforms(seed: int, sample_ids: ArrayLike, positions: ArrayLike) -> NDArray[np.float64]:
+    """One uniform number per sample, for the token at a position of its response.
 
     Key: the seed's low 64 bits. Counter: sample id (two words), position, zero.
 
     Args:
         seed: of the run; any integer.
         sample_ids: from 0 to 2^64 - 1.
-        position: 0 for the response's first token.
+        positions: 0 for a response's first token; one for all samples, or one each.
 
     Returns:
         float64 [B], multiples of 2^-53 strictly between 0 and 1.
@@ -60,7 +60,7 @@ def uniforms(seed: int, sample_ids: ArrayLike, position: int) -> NDArray[np.floa
     counters = np.zeros((4, len(ids_B)), dtype=np.uint64)
     counters[0] = ids_B & np.uint64(_WORD)
     counters[1] = ids_B >> np.uint64(32)
-    counters[2] = position
+    counters[2] = positions
     high, low, _, _ = philox(counters, (seed & _WORD, (seed >> 32) & _WORD))
     # 52 bits and a half: 53 bits and a half would round up to 1.
     bits_B = ((high >> np.uint64(6)) << np.uint64(26)) | (low >> np.uint64(6))

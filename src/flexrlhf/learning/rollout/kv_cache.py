@@ -21,27 +21,28 @@ class CacheShape:
 class KVCache:
     """Slots [B, KV heads, T, K] per layer, whose first `lengths[b]` tokens are in use.
 
-    The slots start with room for the prompts and grow by `growth` tokens when the longest sequence
-    is full, so that short answers do not pay for the longest allowed. A cache lives as long as its
-    wave: nothing of it outlasts a change of weights.
+    There is room for the sequences that run and for `growth` tokens more of the longest; then what
+    they hold is copied into a larger place, so that short answers do not pay for the longest
+    allowed. Nothing of a cache outlasts a change of weights.
     """
 
     def __init__(
-        self,
-        shape: CacheShape,
-        prompt_lengths: Sequence[int],
-        *,
-        growth: int,
-        dtype: torch.dtype,
-        device: torch.device,
+        self, shape: CacheShape, *, growth: int, dtype: torch.dtype, device: torch.device
     ) -> None:
         self._growth = growth
-        self.lengths = torch.tensor(prompt_lengths)
+        self.lengths = torch.zeros(0, dtype=torch.int64)
         """Tokens in use per slot, int64 [B] on the CPU."""
-        slots = (shape.num_layers, 2, len(prompt_lengths), shape.num_kv_heads)
-        capacity = max(prompt_lengths) + growth
-        # Zeros, not garbage: attention multiplies what its mask hides by 0, and 0 * nan is nan.
-        self._slots = torch.zeros(*slots, capacity, shape.head_width, dtype=dtype, device=device)
+        empty = (shape.num_layers, 2, 0, shape.num_kv_heads, 0, shape.head_width)
+        self._slots = torch.zeros(empty, dtype=dtype, device=device)
+
+    def add(self, prompt_lengths: Sequence[int]) -> Tensor:
+        """Adds slots behind the present ones; returns their rows, on the cache's device."""
+        num_old = len(self.lengths)
+        self.lengths = torch.cat([self.lengths, torch.tensor(prompt_lengths, dtype=torch.int64)])
+        num_slots, num_tokens = self._slots.shape[2], self._slots.shape[4]
+        if len(self.lengths) > num_slots or int(self.lengths.max()) > num_tokens:
+            self._move(num_old)
+        return torch.arange(num_old, len(self.lengths), device=self._slots.device)
 
     def write_prompts(self, layer: int, rows: Tensor, keys: Tensor, values: Tensor) -> None:
         """Stores the prompts of `rows`; keys and values are [rows, KV heads, T, K]."""
@@ -49,12 +50,20 @@ class KVCache:
         self._slots[layer, 0, rows, :, :num_tokens] = keys.to(self._slots.dtype)
         self._slots[layer, 1, rows, :, :num_tokens] = values.to(self._slots.dtype)
 
+    def prompt(self, row: int, num_tokens: int) -> Tensor:
+        """Returns a copy of the first tokens of a row, [layers, 2, KV heads, T, K]."""
+        return self._slots[:, :, row, :, :num_tokens].clone()
+
+    def repeat_prompt(self, rows: Tensor, prompt: Tensor) -> None:
+        """Stores what `prompt` returned in other rows."""
+        self._slots[:, :, rows, :, : prompt.shape[3]] = prompt[:, :, None]
+
     def extend(self) -> Tensor:
         """Adds one token to every slot; returns its position, int64 [B] on the cache's device."""
         positions_B = self.lengths.to(self._slots.device)
         self.lengths = self.lengths + 1
-        if int(self.lengths.max()) > self._slots.shape[-2]:
-            self._grow()
+        if int(self.lengths.max()) > self._slots.shape[4]:
+            self._move(len(self.lengths))
         return positions_B
 
     def write(self, layer: int, positions_B: Tensor, keys: Tensor, values: Tensor) -> None:
@@ -79,10 +88,13 @@ class KVCache:
                 :, :, sources, :, :num_tokens
             ]
 
-    def _grow(self) -> None:
-        old = self._slots[:, :, : len(self.lengths)]
-        num_layers, two, num_slots, num_heads, capacity, width = old.shape
-        self._slots = old.new_zeros(
-            num_layers, two, num_slots, num_heads, capacity + self._growth, width
+    def _move(self, num_held: int) -> None:
+        """Makes room for the present lengths and some growth; `num_held` slots hold something."""
+        held = self._slots[:, :, :num_held]
+        num_layers, two, _, num_heads, held_tokens, width = held.shape
+        num_tokens = max(int(self.lengths.max()) + self._growth, held_tokens)
+        # Zeros, not garbage: attention multiplies what its mask hides by 0, and 0 * nan is nan.
+        self._slots = held.new_zeros(
+            num_layers, two, len(self.lengths), num_heads, num_tokens, width
         )
-        self._slots[..., :capacity, :] = old
+        self._slots[:, :, :num_held, :, :held_tokens] = held

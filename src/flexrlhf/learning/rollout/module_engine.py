@@ -1,4 +1,4 @@
-"""What the in-process engines have in common: waves, weights, memory, evaluation mode."""
+"""What the in-process engines have in common: streams, weights, memory, evaluation mode."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, ClassVar, Literal, TypeVar
 
 import torch
@@ -16,10 +17,11 @@ from flexrlhf.core.names import EngineName
 from flexrlhf.learning.models.heads import pretrained
 from flexrlhf.learning.models.parallelise import ParallelModel
 from flexrlhf.learning.models.shards import Shard
-from flexrlhf.learning.rollout.decoding import Decoder, decode
+from flexrlhf.learning.rollout.decoding import Decoder, Decoding
 from flexrlhf.learning.rollout.lockstep import RunPass, lockstep
 from flexrlhf.learning.rollout.protocol import (
     ENGINE_MEMORY,
+    AnswerStream,
     EngineCapabilities,
     EngineMemory,
     Generation,
@@ -27,7 +29,8 @@ from flexrlhf.learning.rollout.protocol import (
     Request,
     Sampling,
 )
-from flexrlhf.learning.rollout.waves import Wave, check_requests, cut_into_waves
+from flexrlhf.learning.rollout.streaming import EngineStream
+from flexrlhf.learning.rollout.waves import check_requests
 from flexrlhf.learning.rollout.weight_loading import load_in_place
 from flexrlhf.learning.rollout.weight_memory import WeightMemory
 
@@ -43,7 +46,7 @@ class ModuleEngine(ABC):
     Args:
         model: read in place; an optimiser step on it is visible in the next call. May be a part of
             a model that is split over processes, or a `SharedActorCritic`.
-        max_sequences: answers generated at one time; the others wait for the next wave.
+        max_sequences: answers generated at one time; the others wait for room.
         shares_weights: the trainer holds the same module, so releasing memory must not move it.
         weight_version: of the model's present weights.
         has_weights: False: the model's tensors hold nothing yet, a version is installed first.
@@ -98,12 +101,12 @@ class ModuleEngine(ABC):
         """Returns why the engine cannot run `model`, or None."""
 
     @abstractmethod
-    def _decoder(self, wave: Wave, max_new_tokens: int, run: RunPass) -> Decoder:
-        """Returns the wave inside the model; its caches live as long as it does.
+    def _decoder(self, longest_prompt: int, max_new_tokens: int, run: RunPass) -> Decoder:
+        """Returns the model with room for sequences; its caches live as long as it does.
 
         Args:
-            wave: the answers.
-            max_new_tokens: of each.
+            longest_prompt: tokens of any prompt.
+            max_new_tokens: of any answer.
             run: makes a pass of whole layers.
         """
 
@@ -125,15 +128,40 @@ class ModuleEngine(ABC):
         on_finished: OnFinished | None = None,
     ) -> list[Generation]:
         """See `RolloutEngine`."""
-        tell = None if on_finished is None else _outside_inference(on_finished)
-        by_id: dict[int, Generation] = {}
-        with self._running() as run:
-            self._check_requests(requests, sampling)
-            for wave in cut_into_waves(requests, self._max_sequences):
-                decoder = self._decoder(wave, sampling.max_new_tokens, run)
-                answers = decode(decoder, wave.sample_ids, sampling, self.weight_version, tell)
-                by_id.update((answer.sample_id, answer) for answer in answers)
-        return [by_id[sample_id] for request in requests for sample_id in request.sample_ids]
+        stream = self.stream(requests, sampling)
+        answers = {one.sample_id: one for one in stream.take(stream.num_left, on_finished)}
+        return [answers[sample_id] for request in requests for sample_id in request.sample_ids]
+
+    def stream(
+        self, requests: Sequence[Request], sampling: Sampling, *, at_once: int | None = None
+    ) -> AnswerStream:
+        """See `RolloutEngine`."""
+        most = min(at_once or self._max_sequences, self._max_sequences)
+        num_answers = sum(len(request.sample_ids) for request in requests)
+        begin = partial(self._begin, requests, sampling, most)
+        return EngineStream(num_answers, begin, self._running, lambda: self.weight_version)
+
+    @contextmanager
+    def _running(self) -> Iterator[RunPass]:
+        """What holds while answers are generated; gives what makes a pass."""
+        with self._in_use:
+            self._check_ready()
+            with self._gradient_free(), _without_dropout(self._model), self._present() as run:
+                yield run
+
+    def _begin(
+        self, requests: Sequence[Request], sampling: Sampling, at_once: int, run: RunPass
+    ) -> Decoding:
+        """Returns the answers to checked requests, of which none has begun."""
+        self._check_requests(requests, sampling)
+        longest = max((len(request.prompt_tokens) for request in requests), default=0)
+        return Decoding(
+            self._decoder(longest, sampling.max_new_tokens, run),
+            requests,
+            sampling,
+            weight_version=self.weight_version,
+            at_once=at_once,
+        )
 
     def targets(self) -> dict[str, Shard]:
         """See `RolloutEngine`."""
@@ -141,7 +169,7 @@ class ModuleEngine(ABC):
         return self._parallel.shards()
 
     def install(self, version: int, write: Callable[[], T]) -> T:
-        """See `RolloutEngine`. No cache outlives `generate`, so none is left of the old version."""
+        """See `RolloutEngine`. A stream that was begun before is never gone on with."""
         self._check_awake("weights")
         with self._in_use:
             self._content = "several"
@@ -188,14 +216,6 @@ class ModuleEngine(ABC):
     @property
     def _device(self) -> torch.device:
         return self._parallel.device
-
-    @contextmanager
-    def _running(self) -> Iterator[RunPass]:
-        """What holds while answers are generated; gives what makes a pass."""
-        with self._in_use:
-            self._check_ready()
-            with self._gradient_free(), _without_dropout(self._model), self._present() as run:
-                yield run
 
     @contextmanager
     def _present(self) -> Iterator[RunPass]:
@@ -255,13 +275,3 @@ def _without_dropout(model: nn.Module) -> Iterator[None]:
     finally:
         for module in training:
             module.training = True
-
-
-def _outside_inference(on_finished: OnFinished) -> OnFinished:
-    """Tensors that are made of an answer may be trained with."""
-
-    def tell(generation: Generation) -> None:
-        with torch.inference_mode(mode=False):
-            on_finished(generation)
-
-    return tell

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import partial
 
 import torch
@@ -31,8 +33,8 @@ _CACHE_GROWTH_TOKENS = 128
 class NativeEngine(ModuleEngine):
     """Llama, Qwen2, Qwen3 and GPT-2 with a slotted cache.
 
-    Each distinct prompt of a wave is read once and its keys and values are copied to its answers;
-    a sequence that ends leaves the batch at once.
+    A sequence that ends leaves the batch at once, and the next that waits takes its place. A prompt
+    is read once, and its keys and values are copied to all of its answers.
     """
 
     name = "native"
@@ -45,10 +47,13 @@ class NativeEngine(ModuleEngine):
             return "it calls parts of layers, and weights are gathered for whole ones"
         return unsupported_reason(model)
 
-    def _decoder(self, wave: Wave, max_new_tokens: int, run: RunPass) -> Decoder:
+    def _decoder(self, longest_prompt: int, max_new_tokens: int, run: RunPass) -> Decoder:
         del run  # parts of layers are called, whose weights are here
         family = FAMILIES[type(self._model).__name__](self._model)
-        return NativeDecoder(family, wave, max_new_tokens, self._device, self._compute_dtype)
+        family.prepare(longest_prompt + max_new_tokens)
+        growth = min(max_new_tokens, _CACHE_GROWTH_TOKENS)
+        cache = KVCache(family.shape, growth=growth, dtype=self._compute_dtype, device=self._device)
+        return NativeDecoder(family, cache, self._device)
 
     @property
     def _compute_dtype(self) -> torch.dtype:
@@ -58,42 +63,49 @@ class NativeEngine(ModuleEngine):
         return next(self._model.parameters()).dtype
 
 
+@dataclass(frozen=True, slots=True)
+class _CutGroup:
+    """The prompt of a group some of whose answers wait."""
+
+    tokens: tuple[int, ...]
+    cached: Tensor
+    logits_V: Tensor
+
+
 class NativeDecoder:
-    """A wave inside a native family, with its cache."""
+    """The rows inside a native family, with their cache.
 
-    def __init__(
-        self,
-        family: Family,
-        wave: Wave,
-        max_new_tokens: int,
-        device: torch.device,
-        dtype: torch.dtype,
-    ) -> None:
+    Args:
+        family: the model, prepared for the longest sequence.
+        cache: holds nothing yet.
+        device: of the model.
+    """
+
+    admits = True
+
+    def __init__(self, family: Family, cache: KVCache, device: torch.device) -> None:
         self._family = family
-        self._wave = wave
+        self._cache = cache
         self._device = device
-        self._cache = KVCache(
-            family.shape,
-            wave.prompt_lengths,
-            growth=min(max_new_tokens, _CACHE_GROWTH_TOKENS),
-            dtype=dtype,
-            device=device,
-        )
-        family.prepare(max(wave.prompt_lengths) + max_new_tokens)
+        self._cut: _CutGroup | None = None
 
-    def start(self) -> Tensor:
-        """Reads each distinct prompt once; returns the logits [B, V] of the first tokens."""
-        lengths = [len(prompt) for prompt in self._wave.prompts]
-        budget = max(_PREFILL_TOKENS, *lengths)
-        prompt_of_answer = torch.tensor(self._wave.prompt_of_answer, device=self._device)
-        ends: list[Tensor] = []
-        order: list[int] = []
-        for prompts in pack_by_tokens(lengths, max_tokens=budget):
-            ends.append(self._read_prompts(prompts, prompt_of_answer))
-            order.extend(prompts)
-        rank = torch.tensor(order, device=self._device).argsort()
-        logits_PV = self._family.logits(torch.cat(ends)[rank])
-        return logits_PV[prompt_of_answer]
+    def admit(self, wave: Wave) -> Tensor:
+        """See `Decoder`; each distinct prompt is read once."""
+        rows_B = self._cache.add(wave.prompt_lengths)
+        prompt_of_B = torch.tensor(wave.prompt_of_answer, device=self._device)
+        logits: dict[int, Tensor] = {}
+        if self._cut is not None and self._cut.tokens == wave.prompts[0]:
+            self._cache.repeat_prompt(rows_B[prompt_of_B == 0], self._cut.cached)
+            logits[0] = self._cut.logits_V
+        unread = [index for index in range(len(wave.prompts)) if index not in logits]
+        lengths = [len(wave.prompts[index]) for index in unread]
+        budget = max(_PREFILL_TOKENS, *lengths, 1)
+        for places in pack_by_tokens(lengths, max_tokens=budget):
+            prompts = [unread[place] for place in places]
+            ends_PD = self._read_prompts(wave, prompts, rows_B, prompt_of_B)
+            logits.update(zip(prompts, self._family.logits(ends_PD), strict=True))
+        self._keep_cut_group(wave, int(rows_B[-1]), logits)
+        return torch.stack([logits[index] for index in wave.prompt_of_answer])
 
     def keep(self, rows: Tensor) -> None:
         """See `Decoder`."""
@@ -108,13 +120,24 @@ class NativeDecoder:
         attend = partial(self._attend_cache, positions_B, mask_B11T)
         return self._family.logits(self._family.hidden(tokens_B, positions_B, attend))
 
-    def _read_prompts(self, prompts: list[int], prompt_of_answer: Tensor) -> Tensor:
+    def _keep_cut_group(self, wave: Wave, last_row: int, logits: Mapping[int, Tensor]) -> None:
+        """Keeps what the answers need that wait for room, if the wave's last group is cut."""
+        self._cut = None
+        if wave.is_cut:
+            index = wave.prompt_of_answer[-1]
+            tokens = wave.prompts[index]
+            self._cut = _CutGroup(tokens, self._cache.prompt(last_row, len(tokens)), logits[index])
+
+    def _read_prompts(
+        self, wave: Wave, prompts: list[int], rows_B: Tensor, prompt_of_B: Tensor
+    ) -> Tensor:
         """Fills the slots of all answers to `prompts`; returns the last tokens' hidden [P, D]."""
-        tokens = [torch.tensor(self._wave.prompts[index]) for index in prompts]
+        tokens = [torch.tensor(wave.prompts[index]) for index in prompts]
         tokens_PT = pad_sequence(tokens, batch_first=True).to(self._device)
         positions_PT = torch.arange(tokens_PT.shape[1], device=self._device).expand_as(tokens_PT)
-        is_here_BP = prompt_of_answer[:, None] == torch.tensor(prompts, device=self._device)
-        rows, sources = is_here_BP.nonzero(as_tuple=True)
+        is_here_BP = prompt_of_B[:, None] == torch.tensor(prompts, device=self._device)
+        places, sources = is_here_BP.nonzero(as_tuple=True)
+        rows = rows_B[places]
         attend = partial(self._attend_prompts, rows, sources)
         hidden_PTD = self._family.hidden(tokens_PT, positions_PT, attend)
         last_P = torch.tensor([len(prompt) - 1 for prompt in tokens], device=self._device)

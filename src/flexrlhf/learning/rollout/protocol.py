@@ -108,6 +108,34 @@ class EngineCapabilities:
     those without a request too."""
 
 
+class AnswerStream(Protocol):
+    """Answers in the order in which they end: they wait while nobody takes any.
+
+    A stream holds its cache until its last answer has ended.
+    """
+
+    @property
+    def num_left(self) -> int:
+        """Answers that were not taken yet."""
+        ...
+
+    def take(self, count: int, on_finished: OnFinished | None = None) -> list[Generation]:
+        """Generates until `count` more answers have ended, and returns those.
+
+        Args:
+            count: at most `num_left`.
+            on_finished: as for `RolloutEngine.generate`; hears of answers beyond `count` too, where
+                they end with the same token.
+
+        Raises:
+            DataError: a prompt is empty, too long or outside the vocabulary, or an id repeats.
+            StaleWeights: there are no weights of one whole version, or those of the first `take`
+                are gone.
+            FlexError: memory was released and not regained.
+        """
+        ...
+
+
 class RolloutEngine(Protocol):
     """Generates answers with one version of the weights."""
 
@@ -146,6 +174,18 @@ class RolloutEngine(Protocol):
             DataError: a prompt is empty, too long or outside the vocabulary, or an id repeats.
             StaleWeights: there are no weights of one whole version.
             FlexError: memory was released and not regained.
+        """
+        ...
+
+    def stream(
+        self, requests: Sequence[Request], sampling: Sampling, *, at_once: int | None = None
+    ) -> AnswerStream:
+        """Returns the same answers one by one, as they end; they begin with the first `take`.
+
+        Args:
+            requests: prompts and the ids of their answers, in the order in which they begin.
+            sampling: how tokens are drawn.
+            at_once: answers generated at one time, fewer than the engine would; None: as many.
         """
         ...
 

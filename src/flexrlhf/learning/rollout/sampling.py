@@ -28,15 +28,15 @@ class DrawnTokens:
 
 
 def draw_tokens(
-    logits_BV: Tensor, uniforms_B: Tensor, sampling: Sampling, *, position: int
+    logits_BV: Tensor, uniforms_B: Tensor, sampling: Sampling, *, positions_B: Tensor
 ) -> DrawnTokens:
-    """Draws the token at `position` of every response.
+    """Draws one token of every response.
 
     Args:
         logits_BV: of any floating type; computed with in float32 or better.
         uniforms_B: float64 in (0, 1), unused when greedy.
         sampling: temperature, filters and end tokens.
-        position: 0 for the response's first token.
+        positions_B: of the token in its response, from 0; int64, on the CPU.
 
     Raises:
         RunFailed: a logit is not a number, or infinite.
@@ -44,12 +44,14 @@ def draw_tokens(
     logits_BV = logits_BV.to(torch.promote_types(logits_BV.dtype, torch.float32))
     scaled_BV = logits_BV / sampling.temperature
     logprobs_BV = torch.log_softmax(scaled_BV, dim=-1)
-    banned = sampling.end_tokens if position < sampling.min_new_tokens else ()
+    is_early_B = positions_B < sampling.min_new_tokens
     if sampling.greedy:
-        tokens_B = ban(logits_BV, banned).argmax(dim=-1)
+        tokens_B = ban(logits_BV, sampling.end_tokens, is_early_B).argmax(dim=-1)
         sampling_logprobs_B = torch.zeros_like(logprobs_BV[:, 0])
     else:
-        kept_BV = keep_most_likely(ban(scaled_BV, banned), sampling.top_k, sampling.top_p)
+        kept_BV = keep_most_likely(
+            ban(scaled_BV, sampling.end_tokens, is_early_B), sampling.top_k, sampling.top_p
+        )
         sampled_BV = logprobs_BV if kept_BV is scaled_BV else torch.log_softmax(kept_BV, dim=-1)
         tokens_B = invert_cdf(sampled_BV.double().exp(), uniforms_B)
         sampling_logprobs_B = _pick(sampled_BV, tokens_B)
@@ -63,12 +65,19 @@ def draw_tokens(
     return DrawnTokens(tokens_B, logprobs_B, sampling_logprobs_B)
 
 
-def ban(logits_BV: Tensor, tokens: tuple[int, ...]) -> Tensor:
-    """Returns the logits with those of `tokens` at minus infinity."""
-    if not tokens:
+def ban(logits_BV: Tensor, tokens: tuple[int, ...], is_banned_B: Tensor) -> Tensor:
+    """Returns the logits with those of `tokens` at minus infinity where `is_banned_B` says so.
+
+    Args:
+        logits_BV: are not changed.
+        tokens: to ban.
+        is_banned_B: bool, on the CPU.
+    """
+    if not tokens or not bool(is_banned_B.any()):
         return logits_BV
-    index = torch.tensor(tokens, device=logits_BV.device)
-    return logits_BV.index_fill(-1, index, -torch.inf)
+    is_banned_BV = torch.zeros(logits_BV.shape, dtype=torch.bool)
+    is_banned_BV[:, list(tokens)] = is_banned_B[:, None]
+    return logits_BV.masked_fill(is_banned_BV.to(logits_BV.device), -torch.inf)
 
 
 def keep_most_likely(logits_BV: Tensor, top_k: int, top_p: float) -> Tensor:

@@ -31,41 +31,44 @@ class TransformersEngine(ModuleEngine):
             return f"{type(model).__name__} keeps no past keys and values"
         return None
 
-    def _decoder(self, wave: Wave, max_new_tokens: int, run: RunPass) -> Decoder:
-        del max_new_tokens  # the cache grows by itself
-        return TransformersDecoder(run, self._model, wave, self._device)
+    def _decoder(self, longest_prompt: int, max_new_tokens: int, run: RunPass) -> Decoder:
+        del longest_prompt, max_new_tokens  # the cache grows by itself
+        return TransformersDecoder(run, self._model, self._device)
 
 
 class TransformersDecoder:
-    """A wave as a batch padded on the left, with a `DynamicCache`.
+    """One wave after the other, each as a batch padded on the left with a `DynamicCache`.
 
     Args:
         run: makes one pass of the model.
         model: the causal language model, for what does not depend on weights.
-        wave: its answers.
         device: where tokens go.
     """
 
-    def __init__(self, run: RunPass, model: nn.Module, wave: Wave, device: torch.device) -> None:
-        from transformers import DynamicCache
+    admits = False
 
+    def __init__(self, run: RunPass, model: nn.Module, device: torch.device) -> None:
         causal_lm: Any = model
         forward = inspect.signature(causal_lm.base_model.forward)
         self._run = run
+        self._config = causal_lm.config
         self._takes_positions = "position_ids" in forward.parameters
-        self._cache = DynamicCache(config=causal_lm.config)
-        longest = max(wave.prompt_lengths)
-        shape = (len(wave.sample_ids), longest)
-        self._prompt_BT = torch.zeros(shape, dtype=torch.int64, device=device)
-        self._mask_BT = torch.zeros(shape, dtype=torch.int64, device=device)
-        for row, index in enumerate(wave.prompt_of_answer):
-            tokens = torch.tensor(wave.prompts[index], device=device)
-            self._prompt_BT[row, longest - len(tokens) :] = tokens
-            self._mask_BT[row, longest - len(tokens) :] = 1
+        self._cache: Any = None
+        self._mask_BT = torch.zeros(0, 0, dtype=torch.int64, device=device)
 
-    def start(self) -> Tensor:
-        """See `Decoder`."""
-        return self._forward(self._prompt_BT)
+    def admit(self, wave: Wave) -> Tensor:
+        """See `Decoder`; no other row is there."""
+        from transformers import DynamicCache
+
+        self._cache = DynamicCache(config=self._config)
+        longest = max(wave.prompt_lengths)
+        prompt_BT = self._mask_BT.new_zeros(len(wave.sample_ids), longest)
+        self._mask_BT = torch.zeros_like(prompt_BT)
+        for row, index in enumerate(wave.prompt_of_answer):
+            tokens = torch.tensor(wave.prompts[index], device=prompt_BT.device)
+            prompt_BT[row, longest - len(tokens) :] = tokens
+            self._mask_BT[row, longest - len(tokens) :] = 1
+        return self._forward(prompt_BT)
 
     def keep(self, rows: Tensor) -> None:
         """See `Decoder`."""

@@ -1,8 +1,9 @@
-"""Cuts requests into waves: the answers that an engine generates at one time."""
+"""Requests that wait for room, and the waves in which their answers begin."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from flexrlhf.core.errors import DataError
@@ -16,6 +17,8 @@ class Wave:
     prompts: tuple[tuple[int, ...], ...]
     prompt_of_answer: tuple[int, ...]
     sample_ids: tuple[int, ...]
+    is_cut: bool = False
+    """The next wave begins with more answers to the last one's prompt."""
 
     @property
     def prompt_lengths(self) -> list[int]:
@@ -68,35 +71,52 @@ def check_requests(
             seen.add(sample_id)
 
 
-def cut_into_waves(requests: Sequence[Request], max_sequences: int) -> Iterator[Wave]:
-    """Yields waves of at most `max_sequences` answers, in the order of the requests.
+class WaitingRequests:
+    """Requests whose answers have not begun, in order.
 
-    A group stays in one wave, so that its prompt is read once, unless it alone exceeds a wave.
+    Args:
+        requests: each with at least one answer.
     """
-    current: list[Request] = []
-    num_free = max_sequences
-    for request in _split_large(requests, max_sequences):
-        if len(request.sample_ids) > num_free:
-            yield _wave(current)
-            current, num_free = [], max_sequences
-        current.append(request)
-        num_free -= len(request.sample_ids)
-    if current:
-        yield _wave(current)
 
+    def __init__(self, requests: Sequence[Request]) -> None:
+        self._requests = deque(request for request in requests if request.sample_ids)
 
-def _split_large(requests: Sequence[Request], max_sequences: int) -> Iterator[Request]:
-    for request in requests:
+    def __bool__(self) -> bool:
+        return bool(self._requests)
+
+    def take(self, num_free: int, *, keeps_groups: bool) -> Wave:
+        """Takes as many answers as there is room for.
+
+        Args:
+            num_free: answers that may begin, at least 1.
+            keeps_groups: a group waits rather than being cut, so that its prompt is read once,
+                unless it alone exceeds the room.
+        """
+        taken: list[Request] = []
+        while self._requests and num_free:
+            request = self._requests.popleft()
+            if len(request.sample_ids) > num_free:
+                if keeps_groups and taken:
+                    self._requests.appendleft(request)
+                    return _wave(taken, is_cut=False)
+                taken.append(self._cut(request, num_free))
+                return _wave(taken, is_cut=True)
+            taken.append(request)
+            num_free -= len(request.sample_ids)
+        return _wave(taken, is_cut=False)
+
+    def _cut(self, request: Request, size: int) -> Request:
+        """Returns the first answers of a request; the others go on waiting."""
         ids = request.sample_ids
-        for start in range(0, len(ids), max_sequences):
-            yield Request(request.prompt_tokens, ids[start : start + max_sequences])
+        self._requests.appendleft(Request(request.prompt_tokens, ids[size:]))
+        return Request(request.prompt_tokens, ids[:size])
 
 
-def _wave(requests: Sequence[Request]) -> Wave:
+def _wave(requests: Sequence[Request], *, is_cut: bool) -> Wave:
     index_of_prompt: dict[tuple[int, ...], int] = {}
     prompt_of_answer: list[int] = []
     for request in requests:
         index = index_of_prompt.setdefault(request.prompt_tokens, len(index_of_prompt))
         prompt_of_answer.extend([index] * len(request.sample_ids))
     sample_ids = tuple(sample_id for request in requests for sample_id in request.sample_ids)
-    return Wave(tuple(index_of_prompt), tuple(prompt_of_answer), sample_ids)
+    return Wave(tuple(index_of_prompt), tuple(prompt_of_answer), sample_ids, is_cut)

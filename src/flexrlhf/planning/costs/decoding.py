@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Final
 
 from flexrlhf.planning.cluster.device_type import DeviceType
 from flexrlhf.planning.cluster.link import Link
 from flexrlhf.planning.costs.calibration import Calibration
 from flexrlhf.planning.costs.collectives import all_reduce_s, late_s
+from flexrlhf.planning.costs.continuous import ends
 from flexrlhf.planning.costs.gathering import gather_weights_s
 from flexrlhf.planning.costs.groups import CommunicationGroup
 from flexrlhf.planning.costs.held_model import DTYPE_BYTES, HeldModel
@@ -19,6 +21,8 @@ _PREFILL_LAUNCHES: Final = 20
 """Operations per layer of a prefill; engines with captured decode steps launch these too."""
 _COPIED_CACHE: Final = 3
 """Times a cache is moved where every step writes it anew: read, written, read by attention."""
+_MOST_ANSWERS: Final = 512
+"""Answers of a replica that are followed one by one; of more, several are taken as one."""
 _COLLECTIVES_PER_LAYER: Final = 2
 """Under tensor parallelism, behind attention and behind the MLP. Source: Megatron-LM."""
 
@@ -90,6 +94,45 @@ class Decoder:
             generated += steps
         rest = response.longest_of(samples * replicas) - generated
         return seconds + max(0.0, rest) * self.step_s(1, prompt.mean + generated + rest / 2)
+
+    def part_s(
+        self,
+        samples: float,
+        parts: int,
+        limit: float,
+        prompt: Lengths,
+        response: Lengths,
+        *,
+        per_prompt: float,
+    ) -> tuple[float, ...]:
+        """Returns the seconds of each part of a rollout, prompts read.
+
+        The first part holds the sequences that end first, and so on: long ones hold nobody back.
+
+        Args:
+            samples: sequences of a part on this replica.
+            parts: of the rollout.
+            limit: sequences that its cache holds at once.
+            prompt: tokens before.
+            response: tokens to generate.
+            per_prompt: sequences that share a prompt which is read once.
+        """
+        total = max(parts, round(samples * parts))
+        bundle = -(-total // _MOST_ANSWERS)
+        at_once = max(1, round(min(samples, limit) / bundle))
+        answers = max(parts, total // bundle)
+        cuts = [number * answers // parts for number in range(parts + 1)]
+        ended = ends(
+            response.scattered(answers),
+            at_once,
+            lambda rows, generated: self.step_s(rows * bundle, prompt.mean + generated),
+            lambda begun: self._begin_s(len(begun) * bundle / per_prompt, prompt),
+        )
+        return tuple(ended.parts_s([last - first for first, last in pairwise(cuts)]))
+
+    def _begin_s(self, prompts: float, prompt: Lengths) -> float:
+        """Of prompts that are read together; of one that several answers share only a part."""
+        return min(prompts, 1.0) * self.prefill_s(max(prompts, 1.0), prompt)
 
     def step_s(self, batch: float, context: float) -> float:
         """Returns the seconds of one decode step.

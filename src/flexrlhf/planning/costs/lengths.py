@@ -14,6 +14,8 @@ from flexrlhf.core.errors import ConfigError
 
 _SUREST: Final = 1 - 1e-12
 """The share of sequences beyond which no longer one is looked for."""
+_GOLDEN: Final = (math.sqrt(5) - 1) / 2
+"""Multiples of it, without the whole part, lie evenly in every stretch of them."""
 NUM_QUANTILES: Final = 32
 """Equally likely lengths by which a distribution is held; enough for 1 % of a sum of steps."""
 
@@ -94,6 +96,15 @@ class Lengths:
     def mean_square(self) -> float:
         """Mean of the squared length: what attention over whole sequences adds up."""
         return sum(value * value for value in self.quantiles) / len(self.quantiles)
+
+    def at(self, point: float) -> float:
+        """Returns the length that a share `point`, from 0 to below 1, of sequences stays below."""
+        held = len(self.quantiles)
+        return self.quantiles[min(int(point * held), held - 1)]
+
+    def scattered(self, count: int) -> list[float]:
+        """Returns `count` lengths in an order in which long and short ones take turns."""
+        return [self.at((number + 0.5) * _GOLDEN % 1.0) for number in range(count)]
 
     def longest_of(self, count: float) -> float:
         """Returns the length that the longest of `count` sequences has in the median case."""

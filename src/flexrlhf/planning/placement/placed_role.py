@@ -23,6 +23,8 @@ class PlacedRole:
     """None where the role does not generate."""
     scores: bool = True
     """Whether it looks at given tokens; a trained role whose shadow does so does not."""
+    is_apart: bool = False
+    """Whether no other role shares a device with it."""
     micro_batch_samples: int = 1
     """Samples of a forward and backward pass on each replica."""
 
@@ -37,6 +39,11 @@ class PlacedRole:
     def engine_pipeline(self) -> int:
         """Pipeline stages of a replica of the engine."""
         return 1 if self.engine is None else self.engine.pipeline_of(self.layout)
+
+    @property
+    def streams(self) -> bool:
+        """Whether answers go on being generated while those that ended are scored."""
+        return self.is_apart and self.engine is not None and self.engine.continuous
 
     def with_micro_batch(self, samples: int) -> PlacedRole:
         """Returns the same place with another micro-batch."""

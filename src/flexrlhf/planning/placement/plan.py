@@ -133,6 +133,10 @@ class Plan:
         """Every device that a role uses, ascending."""
         return tuple(sorted({device for p in self.placement.values() for device in p.devices}))
 
+    def is_apart(self, role: Role) -> bool:
+        """Whether no other role shares a device with `role`."""
+        return is_apart({each: p.devices for each, p in self.placement.items()}, role)
+
     def to_json(self) -> dict[str, Any]:
         """Returns one entry of `plans` in `plan --json`."""
         document: dict[str, Any] = {
@@ -166,6 +170,17 @@ class Plan:
         values["placement"] = {r: RolePlacement.from_json(p) for r, p in placement.items()}
         values["predicted"] = Prediction.from_json(predicted) if predicted else None
         return cls(**values)
+
+
+def is_apart(devices: Mapping[Role, Sequence[int]], role: Role) -> bool:
+    """Whether no other role shares a device with `role`.
+
+    Args:
+        devices: of every role that has a place.
+        role: the one that is meant.
+    """
+    own = set(devices[role])
+    return all(own.isdisjoint(held) for other, held in devices.items() if other != role)
 
 
 class SearchSummary(TypedDict):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Final
@@ -11,7 +11,7 @@ from flexrlhf.core.names import SHADOWS, Role, Stage
 from flexrlhf.planning.placement.device_memory import MEMORY_STAGES, DeviceMemory
 from flexrlhf.planning.placement.fit import Fit, check_fit
 from flexrlhf.planning.placement.placed_role import PlacedRole, engine_of, layout_of
-from flexrlhf.planning.placement.plan import Plan, RolePlacement
+from flexrlhf.planning.placement.plan import Plan, RolePlacement, is_apart
 from flexrlhf.planning.placement.prediction import Prediction
 from flexrlhf.planning.search.pass_sizes import best_pass, most_at_once
 from flexrlhf.planning.search.request import PlanRequest
@@ -179,21 +179,23 @@ def iteration_shape(request: PlanRequest, plan: Plan) -> IterationShape:
 
 
 def placed_role(
-    request: PlanRequest, roles: Iterable[Role], role: Role, placement: RolePlacement
+    request: PlanRequest,
+    devices: Mapping[Role, Sequence[int]],
+    role: Role,
+    placement: RolePlacement,
 ) -> PlacedRole | None:
     """Returns a role in its place; None for one without a model.
 
     Args:
         request: what is placed.
-        roles: every role that has a place, shadows too.
+        devices: of every role that has a place, shadows too.
         role: the one that is meant.
         placement: its devices and degrees.
     """
     model = request.model_of(role)
     if model is None:
         return None
-    held = set(roles)
-    generator: Role = "shadow_actor" if "shadow_actor" in held else "actor"
+    generator: Role = "shadow_actor" if "shadow_actor" in devices else "actor"
     generates = request.spec.generates and role == generator
     return PlacedRole(
         role,
@@ -201,13 +203,15 @@ def placed_role(
         placement.devices,
         layout_of(placement),
         engine_of(placement, request.engine) if generates else None,
-        scores=SHADOWS.get(role) not in held,
+        scores=SHADOWS.get(role) not in devices,
+        is_apart=is_apart(devices, role),
         micro_batch_samples=placement.micro_batch_samples or 0,
     )
 
 
 def _placed_roles(request: PlanRequest, plan: Plan) -> list[PlacedRole]:
-    placed = [placed_role(request, plan.placement, r, p) for r, p in plan.placement.items()]
+    devices = {role: placement.devices for role, placement in plan.placement.items()}
+    placed = [placed_role(request, devices, role, p) for role, p in plan.placement.items()]
     return [role for role in placed if role is not None]
 
 

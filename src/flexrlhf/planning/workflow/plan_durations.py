@@ -53,7 +53,7 @@ class PlanDurations:
             placed.role: RoleSeconds(cluster, placed, shape, workload, calibration)
             for placed in roles
         }
-        self._times: dict[tuple[str, Role | None], TaskTime] = {}
+        self._times: dict[tuple[str, Role | None, int | None], TaskTime] = {}
         self._transfers = TransferSeconds(
             cluster,
             graph,
@@ -66,8 +66,12 @@ class PlanDurations:
         self.links = self._transfers.links
 
     def task_time(self, task: Task) -> TaskTime:
-        """Returns how long `task` occupies its group; tasks of one operation and role are alike."""
-        key = (f"{task.operation}/{task.group}", task.role)
+        """Returns how long `task` occupies its group.
+
+        Tasks of one operation and role are alike, but for parts that stream out of an engine.
+        """
+        part = task.micro_batch if task.operation == "generate" else None
+        key = (f"{task.operation}/{task.group}", task.role, part)
         if key not in self._times:
             seconds = self._seconds(task)
             peak = self.peak_bytes(task)
@@ -85,7 +89,10 @@ class PlanDurations:
             return Seconds(sum(self._of[role].install_s() for role in roles if role in self._of))
         if task.role is None or task.role not in self._of:
             return Seconds(0.0)
-        return self._of[task.role].of(
+        seconds = self._of[task.role]
+        if task.operation == "generate" and seconds.streams and task.micro_batch is not None:
+            return seconds.generation_parts(self._concurrent)[task.micro_batch]
+        return seconds.of(
             task.operation,
             micro_batch=self._roles[task.role].micro_batch_samples,
             concurrent=self._concurrent,

@@ -78,15 +78,12 @@ class ProfiledDurations:
 
     def _generation(self, seconds: ModelSeconds, task: Task) -> tuple[float, float]:
         work = self._work
-        waves = work.waves(task.micro_batch or 0, self._shape.rollout_micro_batches)
-        held = (
-            generation_bytes(
-                seconds.model, len(wave), max(s.prompt for s in wave), work.most_new_tokens
-            )
-            for wave in waves
-        )
-        taken_s = sum(seconds.generate(wave, work.samples_per_prompt) for wave in waves)
-        return work.generated * taken_s, max(held)
+        answers = work.sequences[(task.micro_batch or 0) :: self._shape.rollout_micro_batches]
+        at_once = min(work.max_sequences or len(answers), len(answers))
+        longest_prompt = max(answer.prompt for answer in answers)
+        held = generation_bytes(seconds.model, at_once, longest_prompt, work.most_new_tokens)
+        ended = seconds.generate(answers, work.samples_per_prompt, at_once=at_once)
+        return work.generated * ended.last_s, held
 
     def _scoring(self, seconds: ModelSeconds, task: Task) -> tuple[float, float]:
         bins = self._scored(task)

@@ -76,8 +76,27 @@ class RoleSeconds:
         generated = self._workload.generated if operation == "rewards" else 1.0
         return self._scoring(micro_batch, self._rollout_samples * generated)
 
+    def generation_parts(self, concurrent: float) -> tuple[Seconds, ...]:
+        """Returns how long each part of a rollout takes, where answers stream out of the engine."""
+        placed, workload, decoder = self._placed, self._workload, self._decoder
+        samples = self._rollout_samples * workload.generated / placed.engine_replicas
+        parts = self._shape.rollout_micro_batches
+        part_s = _part_s(
+            decoder,
+            (samples, parts),
+            min(concurrent, decoder.engine.most_samples or samples),
+            (workload.prompt, workload.response),
+            float(workload.samples_per_prompt if decoder.engine.shares_prompts else 1),
+        )
+        gather_s = self._gather_s() / parts
+        return tuple(Seconds(seconds / workload.speedup, gather_s) for seconds in part_s)
+
     def _generation(self, concurrent: float) -> Seconds:
         """Of one part of a rollout: weights into the engine's layout, prompts, then all tokens."""
+        if self.streams:
+            parts = self.generation_parts(concurrent)
+            mean_s = sum(part.compute_s for part in parts) / len(parts)
+            return Seconds(mean_s, parts[0].communication_s)
         placed, workload, decoder = self._placed, self._workload, self._decoder
         samples = self._rollout_samples * workload.generated / placed.engine_replicas
         shared = workload.samples_per_prompt if decoder.engine.shares_prompts else 1
@@ -89,6 +108,11 @@ class RoleSeconds:
         )
         gather_s = self._gather_s() / self._shape.rollout_micro_batches
         return Seconds((prefill_s + decode_s) / workload.speedup, gather_s)
+
+    @property
+    def streams(self) -> bool:
+        """Whether the parts of a rollout follow from the order in which answers end."""
+        return self._placed.streams and self._shape.rollout_micro_batches > 1
 
     def _scoring(self, micro_batch: int, samples: float) -> Seconds:
         """Of `samples` sequences."""
@@ -210,3 +234,14 @@ def _decode_s(
 ) -> float:
     """Kept, since a search asks the same of every way to shard weights that rest elsewhere."""
     return decoder.decode_s(samples, limit, *lengths, replicas=replicas)
+
+
+@lru_cache(maxsize=1 << 12)
+def _part_s(
+    decoder: Decoder,
+    cut: tuple[float, int],
+    limit: float,
+    lengths: tuple[Lengths, Lengths],
+    per_prompt: float,
+) -> tuple[float, ...]:
+    return decoder.part_s(*cut, limit, *lengths, per_prompt=per_prompt)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 from typing import Final
 
 from flexrlhf.core.algorithm_specs import AlgorithmSpec
@@ -162,6 +163,8 @@ class WorkerDurations:
     def _role_s(self, task: Task, seconds: WorkerSeconds) -> float:
         work = self._work
         match task.operation:
+            case "generate" if self._generating.streams:
+                return work.generated * self._streamed[task.micro_batch or 0][1]
             case "generate":
                 return work.generated * seconds.generate(self._part(task), work)
             case "forward_backward":
@@ -175,8 +178,17 @@ class WorkerDurations:
                 return repeated * seconds.score(self._part(task), self._scored, work)
 
     def _part(self, task: Task) -> Sequence[SequenceLength]:
+        number = task.micro_batch or 0
+        if self._spec.generates and self._generating.streams:
+            return self._streamed[number][0]
+        return self._work.sequences[number :: self._shape.rollout_micro_batches]
+
+    @cached_property
+    def _streamed(self) -> list[tuple[list[SequenceLength], float]]:
+        """The parts of a rollout as their answers end, and the seconds in which they do."""
         parts = self._shape.rollout_micro_batches
-        return self._work.sequences[(task.micro_batch or 0) :: parts]
+        begun = [self._work.sequences[number::parts] for number in range(parts)]
+        return self._seconds[self._generating.role].stream(begun, self._work)
 
     def _mini_batch(self, task: Task) -> Sequence[SequenceLength]:
         return self._work.sequences[(task.mini_batch or 0) :: self._shape.mini_batches]

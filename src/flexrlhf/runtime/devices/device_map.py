@@ -65,6 +65,11 @@ class DeviceMap:
         return self.serving("actor")
 
     @property
+    def streams(self) -> bool:
+        """Whether answers go on being generated while those that ended are scored elsewhere."""
+        return self.plan.is_apart(self.generating)
+
+    @property
     def barrier_ranks(self) -> tuple[int, ...]:
         """The workers that give a whole batch its advantages."""
         return self.ranks("actor")

@@ -19,7 +19,7 @@ from flexrlhf.planning.workflow.graph import Task, Transfer
 from flexrlhf.runtime.devices.device_map import DeviceMap, trained_by
 from flexrlhf.runtime.devices.exchange import HELD_OUT, ExperienceExchange
 from flexrlhf.runtime.devices.held_roles import HeldRoles
-from flexrlhf.runtime.generation import EVALUATION_IDS, Generator, PromptDraw
+from flexrlhf.runtime.generation import EVALUATION_IDS, Generator, PromptDraw, SampleStream
 from flexrlhf.runtime.measurements import Measurements
 from flexrlhf.runtime.reward_role import RewardRole
 from flexrlhf.runtime.rollouts import (
@@ -60,6 +60,8 @@ class DeviceRollouts:
     context: Callable[[], AbstractContextManager[Any]]
     passed: dict[int, list[Sample]] = field(default_factory=dict[int, list[Sample]], init=False)
     """What the barrier passed lately, by iteration."""
+    _stream: SampleStream | None = field(default=None, init=False)
+    """Samples of the iteration that is being generated, where they end in any order."""
 
     @property
     def samples(self) -> list[Sample]:
@@ -177,19 +179,44 @@ class DeviceRollouts:
     def _generate(self, task: Task, part: int) -> Measurements:
         assert self.generator is not None, "the device map puts generation where an engine is"
         check_version(self.generator.engine.weight_version, task)
-        replicas, replica = self._engine_place
-        draws = self.draw.micro_batch(task.iteration, part, self.num_micro_batches)
-        shares = balanced_shares([1] * len(draws), replicas, self.device_map.engine_speeds)
         with self.context():
-            samples = self.generator.answer(
-                [(draws[place], self.draw.prompt(draws[place])) for place in shares[replica]],
-                self.draw.answers_per_prompt,
-                self.sampling,
-            )
+            if self.device_map.streams:
+                samples = self._streamed(self.generator, task.iteration, part)
+            else:
+                draws = self._draws(task.iteration, part)
+                samples = self.generator.answer(draws, self._answers_each, self.sampling)
         if self._rank not in self.device_map.generators:
             return {}
         self.exchange.keep_generated(task.iteration, part, samples)
         return length_measurements(samples)
+
+    def _streamed(self, generator: Generator, iteration: int, part: int) -> list[Sample]:
+        """Returns the samples that end next, as many as this replica draws for the part.
+
+        Answers of later parts begin where those of earlier ones have ended, so that a long one
+        holds nobody back; as many run at a time as in a part.
+        """
+        shares = [self._draws(iteration, number) for number in range(self.num_micro_batches)]
+        if part == 0:
+            self._stream = generator.stream(
+                [draw for share in shares for draw in share],
+                self._answers_each,
+                self.sampling,
+                at_once=max(1, max(map(len, shares)) * self._answers_each),
+            )
+        assert self._stream is not None, "a rollout begins with its first part"
+        return self._stream.take(len(shares[part]) * self._answers_each)
+
+    @property
+    def _answers_each(self) -> int:
+        return self.draw.answers_per_prompt
+
+    def _draws(self, iteration: int, part: int) -> list[tuple[int, Prompt]]:
+        """Number and prompt of what this replica draws for a part of a rollout."""
+        replicas, replica = self._engine_place
+        draws = self.draw.micro_batch(iteration, part, self.num_micro_batches)
+        shares = balanced_shares([1] * len(draws), replicas, self.device_map.engine_speeds)
+        return [(draws[place], self.draw.prompt(draws[place])) for place in shares[replica]]
 
     def _score(self, task: Task, role: Role, part: int) -> Measurements:
         samples = self.exchange.share(task.iteration, part, role)

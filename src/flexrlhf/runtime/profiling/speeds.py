@@ -114,7 +114,8 @@ def _draw_s(device: torch.device) -> float:
     logits_BV = torch.randn(_DRAWN_ROWS, _VOCABULARY, device=device)
     uniforms_B = torch.full((_DRAWN_ROWS,), 0.5, dtype=torch.float64, device=device)
     sampling = Sampling(max_new_tokens=1)
-    seconds = median_s(lambda: draw_tokens(logits_BV, uniforms_B, sampling, position=0))
+    first_B = torch.zeros(_DRAWN_ROWS, dtype=torch.int64)
+    seconds = median_s(lambda: draw_tokens(logits_BV, uniforms_B, sampling, positions_B=first_B))
     return seconds / (_DRAWN_ROWS * _VOCABULARY)
 
 

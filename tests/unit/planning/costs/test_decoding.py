@@ -118,3 +118,31 @@ def test_few_tokens_meet_few_experts():
     weights = (single.step_s(1, 0) - 48 * 1e-5 - 1e-3) * 0.5 * 2039e9 / 2
     read = shape.num_active_params - shape.embedding_params
     assert weights == pytest.approx(read, rel=1e-6)
+
+
+SKEWED = Lengths(tuple(float(n) for n in (10, 20, 30, 400)))
+
+
+def test_equal_answers_stream_part_by_part():
+    fixed = Lengths.fixed(50)
+    parts = decoder().part_s(8, 3, 8, Lengths.fixed(100), fixed, per_prompt=4.0)
+    prefill_s = decoder().prefill_s(2, Lengths.fixed(100))
+    steps_s = sum(decoder().step_s(8, 100 + n) for n in range(1, 50))
+    assert parts == pytest.approx([prefill_s + steps_s] * 3, rel=1e-3)
+
+
+def test_a_long_answer_holds_nobody_back():
+    prompt = Lengths.fixed(100)
+    parts = decoder().part_s(8, 4, 8, prompt, SKEWED, per_prompt=1.0)
+    whole_s = decoder().decode_s(8, 8, prompt, SKEWED) + decoder().prefill_s(8, prompt)
+    assert parts[0] < whole_s / 4  # four parts of eight hold the short ones first
+    assert sum(parts) < 0.7 * 4 * whole_s
+    longest_s = sum(decoder().step_s(1, 100 + n) for n in range(1, 400))
+    assert sum(parts) > longest_s
+
+
+def test_many_answers_stream_as_few_do():
+    prompt = Lengths.fixed(100)
+    few = decoder().part_s(64, 4, 64, prompt, SKEWED, per_prompt=1.0)
+    many = decoder().part_s(64 * 16, 4, 64 * 16, prompt, SKEWED, per_prompt=1.0)
+    assert sum(few) < sum(many) < 16 * sum(few)

@@ -228,3 +228,18 @@ def _writable(costs: ProfiledCosts) -> ProfiledCosts:
     """With speeds that a file may hold."""
     memory = replace(costs.memory, read_bandwidth=1e10, cache_bandwidth=1e10)
     return replace(costs, memory=memory)
+
+
+def test_parts_hold_the_answers_that_end_next() -> None:
+    long, short = SequenceLength(4.0, 9.0), SequenceLength(4.0, 2.0)
+    begun = [[long, short], [short, short]]
+    parts = role(1).stream(begun, WORK)
+    assert [part for part, _ in parts] == [[short, short], [short, long]]
+    # Three steps and one more prompt for the two that end first, not the eight of the long one.
+    assert parts[0][1] == pytest.approx(role(1).generate(begun[0], WORK) - 5 * 0.25 + 0.5)
+
+
+def test_replicas_stream_side_by_side() -> None:
+    answers = [SequenceLength(4.0, float(n)) for n in (2, 9, 3, 9)]
+    parts = role(2).stream([answers[:2], answers[2:]], WORK)
+    assert [sorted(a.response for a in part) for part, _ in parts] == [[2, 9], [3, 9]]

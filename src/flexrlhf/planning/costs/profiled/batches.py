@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
 
 from flexrlhf.planning.costs.lengths import Lengths
-
-_GOLDEN: Final = (math.sqrt(5) - 1) / 2
-"""Multiples of it, without the whole part, lie evenly in every stretch of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,24 +74,6 @@ def likely_sequences(count: int, prompt: Lengths, response: Lengths) -> list[Seq
     the one said nothing about the other.
     """
     return [
-        SequenceLength(
-            _at(prompt, (number + 0.5) / count), _at(response, (number + 0.5) * _GOLDEN % 1.0)
-        )
-        for number in range(count)
+        SequenceLength(prompt.at((number + 0.5) / count), length)
+        for number, length in enumerate(response.scattered(count))
     ]
-
-
-def _at(lengths: Lengths, point: float) -> float:
-    held = lengths.quantiles
-    return held[min(int(point * len(held)), len(held) - 1)]
-
-
-def running(responses: Sequence[float]) -> list[tuple[float, int]]:
-    """Returns how many of the answers still run after their first token, as (steps, running)."""
-    pieces: list[tuple[float, int]] = []
-    ascending, begun = sorted(responses), 1.0
-    for ended, length in enumerate(ascending):
-        if length > begun:
-            pieces.append((length - begun, len(ascending) - ended))
-            begun = length
-    return pieces

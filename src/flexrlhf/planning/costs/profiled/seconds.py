@@ -7,11 +7,12 @@ included.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from flexrlhf.planning.costs.continuous import Ends, ends
 from flexrlhf.planning.costs.held_model import DTYPE_BYTES, HeldModel
-from flexrlhf.planning.costs.profiled.batches import Bin, SequenceLength, running
+from flexrlhf.planning.costs.profiled.batches import Bin, SequenceLength
 from flexrlhf.planning.costs.profiled.constants import ProfiledCosts
 
 _TRAIN_PASSES = 3
@@ -47,17 +48,38 @@ class ModelSeconds:
         whole_s = update.step_s + tensors * update.tensor_s
         return whole_s + self.model.trainable_params * update.param_s
 
-    def generate(self, wave: Sequence[SequenceLength], samples_per_prompt: int) -> float:
-        """Returns the seconds in which all answers of a wave are generated."""
-        prompts = [sequence.prompt for sequence in wave[::samples_per_prompt]]
-        seconds = self._prefill_s(prompts) + len(wave) * self.costs.answer_s
-        seconds += self._draw_s(len(wave))
-        mean_prompt = sum(sequence.prompt for sequence in wave) / len(wave)
-        generated = 1.0
-        for steps, rows in running([sequence.response for sequence in wave]):
-            seconds += steps * self._step_s(rows, mean_prompt + generated + steps / 2)
-            generated += steps
-        return seconds
+    def generate(
+        self,
+        answers: Sequence[SequenceLength],
+        samples_per_prompt: int,
+        *,
+        at_once: int | None = None,
+        together_s: Callable[[float], float] = lambda _: 0.0,
+    ) -> Ends:
+        """Returns when answers end that begin in order.
+
+        Args:
+            answers: their lengths.
+            samples_per_prompt: that follow each other and share one, which is read once.
+            at_once: answers that are generated at one time; None: all.
+            together_s: seconds by which a pass over a token of so many answers is longer, as
+                processes wait for each other in it.
+        """
+        prompt = sum(answer.prompt for answer in answers) / max(1, len(answers))
+
+        def begin_s(begun: range) -> float:
+            firsts = [answers[n].prompt for n in begun if n % samples_per_prompt == 0]
+            seconds = len(begun) * self.costs.answer_s + self._draw_s(len(begun))
+            if firsts:
+                seconds += self._prefill_s(firsts) + together_s(len(begun))
+            return seconds
+
+        return ends(
+            [answer.response for answer in answers],
+            at_once or max(1, len(answers)),
+            lambda rows, generated: self._step_s(rows, prompt + generated) + together_s(rows),
+            begin_s,
+        )
 
     def _score_pass(self, part: Bin, rows_per_item: int) -> float:
         costs, shape = self.costs, self.model.shape

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from flexrlhf.planning.costs.profiled.batches import Bin, PassLimit, SequenceLength, cut
@@ -25,12 +24,6 @@ class RunWork:
     """Longest answer that is allowed."""
     generated: float = 1.0
     """Answers generated and rewarded for each that is trained on."""
-
-    def waves(self, part: int, parts: int) -> list[Sequence[SequenceLength]]:
-        """Returns the answers of one of `parts` generation micro-batches, wave by wave."""
-        answers = self.sequences[part::parts]
-        size = self.max_sequences or len(answers)
-        return [answers[start : start + size] for start in range(0, len(answers), size)]
 
     def scored(self, part: int, parts: int) -> list[Bin]:
         """Returns the scoring passes over one of `parts` generation micro-batches."""

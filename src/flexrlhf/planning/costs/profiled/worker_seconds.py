@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Final
 
+from flexrlhf.planning.costs.continuous import Ends
 from flexrlhf.planning.costs.held_model import DTYPE_BYTES, HeldModel
 from flexrlhf.planning.costs.layout import Layout
 from flexrlhf.planning.costs.profiled.batches import PassLimit, SequenceLength, cut
@@ -62,12 +63,34 @@ class WorkerSeconds:
 
     def generate(self, answers: Sequence[SequenceLength], work: RunWork) -> float:
         """Returns the seconds in which the role's replicas of the engine answer."""
-        replicas = self.num_ranks // self.engine_tensor
-        shares = [answers[replica::replicas] for replica in range(replicas)]
-        seconds = max(self._generation_s(share, work) for share in shares if share)
-        if self._shards_weights and not self.per_token:
-            seconds += self._gather_s
-        return seconds
+        shares = [self._share(answers, replica) for replica in range(self._num_engines)]
+        seconds = max(self._generated(share, work, None).last_s for share in shares if share)
+        return seconds + self._gathered_s
+
+    def stream(
+        self, parts: Sequence[Sequence[SequenceLength]], work: RunWork
+    ) -> list[tuple[list[SequenceLength], float]]:
+        """Returns the parts of a rollout as they stream out of the engines, and their seconds.
+
+        The answers of all parts begin in order, as many at a time as a replica has in a part; the
+        k-th part holds those that end k-th.
+        """
+        streamed: list[list[SequenceLength]] = [[] for _ in parts]
+        seconds = [0.0 for _ in parts]
+        for replica in range(self._num_engines):
+            shares = [self._share(part, replica) for part in parts]
+            counts = [len(share) for share in shares]
+            answers = [answer for share in shares for answer in share]
+            if answers:
+                ended = self._generated(answers, work, max(counts))
+                seconds = list(map(max, seconds, ended.parts_s(counts)))
+                order = iter(ended.order)
+                for part, count in zip(streamed, counts, strict=True):
+                    part.extend(answers[next(order)] for _ in range(count))
+        return [
+            (part, taken_s + self._gathered_s)
+            for part, taken_s in zip(streamed, seconds, strict=True)
+        ]
 
     def score(self, sequences: Sequence[SequenceLength], limit: PassLimit, work: RunWork) -> float:
         """Returns the seconds in which the replicas read sequences without gradients."""
@@ -173,17 +196,34 @@ class WorkerSeconds:
         """The model cut over so many processes; the launches of its layers are the same."""
         return ModelSeconds(self.model, _with_speed(self.costs.costs, float(tensor)))
 
-    def _generation_s(self, answers: Sequence[SequenceLength], work: RunWork) -> float:
-        size = work.max_sequences or len(answers)
-        seconds = 0.0
-        for start in range(0, len(answers), size):
-            wave = answers[start : start + size]
-            seconds += self._split(self.engine_tensor).generate(wave, work.samples_per_prompt)
-            steps = max(sequence.response for sequence in wave)
-            tokens = sum(sequence.response for sequence in wave)
-            seconds += self._sums_s(self.engine_tensor, steps, tokens, 1, self.wires.engine)
-            if self._shards_weights and self.per_token:
-                seconds += steps * self._gather_s
+    @property
+    def _num_engines(self) -> int:
+        return self.num_ranks // self.engine_tensor
+
+    def _share(self, answers: Sequence[SequenceLength], replica: int) -> Sequence[SequenceLength]:
+        return answers[replica :: self._num_engines]
+
+    @property
+    def _gathered_s(self) -> float:
+        """Seconds in which weights are brought together before answers are generated."""
+        return self._gather_s if self._shards_weights and not self.per_token else 0.0
+
+    def _generated(
+        self, answers: Sequence[SequenceLength], work: RunWork, at_once: int | None
+    ) -> Ends:
+        """When the answers of one replica end."""
+        return self._split(self.engine_tensor).generate(
+            answers,
+            work.samples_per_prompt,
+            at_once=min(work.max_sequences or len(answers), at_once or len(answers)),
+            together_s=self._together_s,
+        )
+
+    def _together_s(self, rows: float) -> float:
+        """Seconds by which a pass of an engine is longer that reads a token of so many answers."""
+        seconds = self._sums_s(self.engine_tensor, 1, rows, 1, self.wires.engine)
+        if self._shards_weights and self.per_token:
+            seconds += self._gather_s
         return seconds
 
     def _staged_s(self, seconds: float, under_way: int) -> float:
