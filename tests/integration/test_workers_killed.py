@@ -5,90 +5,17 @@ Each is the command itself, with a Ray of its own: what counts is what is left o
 
 from __future__ import annotations
 
-import json
 import signal
-import subprocess
-import sys
-import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
+from train_command import GONE_S, START_S, TrainCommand, whole_rows
 
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(600)]
 
-START_S = 300.0
-"""A start takes 20 s on an idle machine."""
-GONE_S = 10.0
 LONG = 500
 """Iterations, of which a test sees a few."""
-
-
-class Command:
-    """`flexrlhf train` as a process, and all processes that it starts."""
-
-    def __init__(self, config: Path, folder: Path, *arguments: str) -> None:
-        self.folder = folder
-        self._errors = folder.with_suffix(f".{time.monotonic_ns()}.txt")
-        line = [sys.executable, "-m", "flexrlhf.cli", "train", str(config)]
-        line += ["--run-dir", str(folder), *arguments]
-        with self._errors.open("wb") as errors:
-            self.process = subprocess.Popen(line, stdout=errors, stderr=errors)
-        self._family: list[psutil.Process] = []
-
-    @property
-    def said(self) -> str:
-        """Both outputs."""
-        return self._errors.read_text()
-
-    def wait_for_rows(self, count: int) -> None:
-        """Waits until so many iterations are recorded, and remembers the processes."""
-        until_s = time.monotonic() + START_S
-        while len(rows(self.folder)) < count:
-            assert self.process.poll() is None, self.said
-            assert time.monotonic() < until_s, self.said
-            time.sleep(0.05)
-        self._family = psutil.Process(self.process.pid).children(recursive=True)
-
-    @property
-    def workers(self) -> list[psutil.Process]:
-        """The processes of the workers."""
-        return [process for process in self._family if "ray::DeviceHost" in _line(process)]
-
-    def wait(self, limit_s: float) -> int:
-        """Returns the exit status."""
-        return self.process.wait(limit_s)
-
-    def assert_gone(self) -> None:
-        """Checks that nothing is left of it."""
-        assert len(self._family) >= 4  # two workers, Ray's own and its watchers
-        _, alive = psutil.wait_procs(self._family, timeout=GONE_S)
-        assert not [_line(process) for process in alive]
-
-    def end(self) -> None:
-        """Ends it, however a test went."""
-        for process in (self.process, *self._family):
-            try:
-                process.kill()
-            except psutil.NoSuchProcess:
-                continue
-        self.process.wait(GONE_S)
-
-
-def _line(process: psutil.Process) -> str:
-    try:
-        return " ".join(process.cmdline())
-    except psutil.Error:
-        return ""
-
-
-def rows(folder: Path) -> list[dict[str, Any]]:
-    """Returns the whole lines of a run's metrics."""
-    file = folder / "metrics.jsonl"
-    text = file.read_text() if file.is_file() else ""
-    return [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]
 
 
 @pytest.fixture
@@ -103,12 +30,12 @@ def content(document) -> dict[str, Any]:
 
 
 @pytest.fixture
-def started(content, config_file, tmp_path) -> Iterator[Callable[..., Command]]:
+def started(content, config_file, tmp_path) -> Iterator[Callable[..., TrainCommand]]:
     """Starts the command or goes on with its run, and ends what a test leaves."""
-    commands: list[Command] = []
+    commands: list[TrainCommand] = []
 
-    def start(*arguments: str) -> Command:
-        commands.append(Command(config_file(content), tmp_path / "run", *arguments))
+    def start(*arguments: str, folder: str = "run") -> TrainCommand:
+        commands.append(TrainCommand(config_file(content), tmp_path / folder, *arguments))
         return commands[-1]
 
     yield start
@@ -137,14 +64,14 @@ def test_an_interrupted_run_goes_on_as_if_it_had_not_been(started, content, trai
     assert command.wait(60) == 1
     command.assert_gone()
     assert "Traceback" not in command.said
-    iterations = len(rows(command.folder)) + 1
+    iterations = len(whole_rows(command.folder)) + 1
     resumed = started("--resume", "--set", f"training.iterations={iterations}")
     assert resumed.wait(START_S) == 0, resumed.said
     assert "Token authentication" not in resumed.said
     content["training"]["iterations"] = iterations
     content["cluster"] = "auto"
     train(content, "one")
-    _assert_same(rows(command.folder), rows(command.folder.parent / "one"))
+    _assert_same(whole_rows(command.folder), whole_rows(command.folder.parent / "one"))
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
@@ -155,6 +82,27 @@ def test_nothing_is_left_of_a_run_whose_driver_is_killed(started, number):
     command.wait(GONE_S)
     command.assert_gone()
     assert list((command.folder / "checkpoints").glob("iteration-*"))
+
+
+@pytest.mark.full
+def test_a_run_that_generates_ahead_goes_on_when_its_driver_was_killed(started, content):
+    content["weights"] = {"max_staleness": 1}
+    content["placement"] = {"strategy": "disaggregated"}
+    command = started()
+    command.wait_for_rows(3)
+    command.process.kill()
+    command.wait(GONE_S)
+    command.assert_gone()
+    iterations = len(whole_rows(command.folder)) + 1
+    resumed = started("--resume", "--set", f"training.iterations={iterations}")
+    assert resumed.wait(START_S) == 0, resumed.said
+    found = whole_rows(command.folder)
+    content["training"]["iterations"] = iterations
+    content["run"]["checkpoint_every"] = 10 * LONG
+    unbroken = started(folder="unbroken")
+    assert unbroken.wait(START_S) == 0, unbroken.said
+    _assert_same(found, whole_rows(unbroken.folder))
+    assert found[-1]["staleness/max"] == 1
 
 
 def _assert_same(found: list[dict[str, Any]], expected: list[dict[str, Any]]) -> None:
