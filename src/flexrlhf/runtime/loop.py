@@ -222,7 +222,7 @@ class TrainingRun:
     def _save(self, iteration: int, unfinished: Sequence[IterationResult]) -> None:
         """Writes a checkpoint, beside whatever generates the iterations after the next."""
         trained = self._launched.spec.trained
-        ahead = [result for result in unfinished if result.done]
+        ahead = [result for result in unfinished if self._is_generated(result)]
         done = {result.iteration: result.done for result in ahead}
         self._checkpoints.save(
             iteration,
@@ -236,6 +236,16 @@ class TrainingRun:
             ),
         )
         self._write_timeline()
+
+    def _is_generated(self, result: IterationResult) -> bool:
+        """Whether all answers of an iteration are there.
+
+        Its parts come out of one stream of answers, so that of another nothing is kept: its weights
+        are those of the checkpoint, and it begins anew.
+        """
+        tasks = self._graph(result.iteration).tasks
+        generated = {task.name for task in tasks if task.operation == "generate"}
+        return bool(generated) and generated.issubset(result.done)
 
     def _state(self) -> dict[str, Any]:
         """Returns what the workers must remember besides their shards; all that do say the same."""
