@@ -121,7 +121,7 @@ class ExperienceBuffer:
         counts: Counter[int] = Counter()
         for (iteration, _), held in self._parts.items():
             counts[iteration] += len(held.samples)
-        return counts
+        return +counts  # without those of which only scores are here
 
     def state(
         self, made: Collection[tuple[int, int]], scored: Collection[tuple[int, int, str]]
