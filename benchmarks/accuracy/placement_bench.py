@@ -15,6 +15,7 @@ from foreign_load import ForeignLoad
 from placement_jobs import JOBS, Case, job_document
 from placement_rows import Measured, median_row
 
+from flexrlhf.config.cluster import RayCluster
 from flexrlhf.config.loading import build_config
 from flexrlhf.config.resolution import resolve, spec_of
 from flexrlhf.config.schema import RunConfig
@@ -26,6 +27,7 @@ from flexrlhf.planning.search.from_config import request_from
 from flexrlhf.planning.search.stage_plans import cluster_of, stage_plans, with_profile
 from flexrlhf.runtime.datasets import load_data
 from flexrlhf.runtime.loop import TrainingRun
+from flexrlhf.runtime.ray_cluster.joined import joined_cluster
 from flexrlhf.runtime.ray_cluster.processes import RayProcesses
 from flexrlhf.runtime.ray_cluster.ray_launch import launch_on_ray
 from flexrlhf.runtime.reward_role import reward_functions
@@ -66,18 +68,22 @@ def write_page(path: Path, document: Mapping[str, Any], page: Callable[[Any], st
 
 
 class PlacementBench:
-    """The jobs on this machine.
+    """The jobs on this machine, or on the machines of a Ray cluster.
 
     Args:
         folder: with the jobs' files.
-        profile: of the machine.
+        profile: of the machine, or of the cluster's.
         iterations: of each run.
+        ray: address of the cluster, which has a machine for each worker; None for this machine.
     """
 
-    def __init__(self, folder: Path, profile: Path, iterations: int) -> None:
+    def __init__(
+        self, folder: Path, profile: Path, iterations: int, *, ray: str | None = None
+    ) -> None:
         self._folder = folder
         self._profile = profile
         self._iterations = iterations
+        self._ray = ray
 
     def autos(self) -> Iterator[Case]:
         """Yields what `placement: auto` chooses for each job and number of workers."""
@@ -91,15 +97,18 @@ class PlacementBench:
     def predicted(self, case: Case) -> Plan:
         """Returns a case's plan with what it is expected to take."""
         config = self._config(case.job, case.workers, case.max_staleness)
-        cluster = cluster_of(config.cluster)
+        setting = config.cluster
+        joined = joined_cluster(setting) if isinstance(setting, RayCluster) else None
+        cluster = joined or cluster_of(setting)
         request = with_profile(config, request_from(config, cluster, runnable=True))
         return evaluate(request, case.plan).plan
 
     def measured(self, wanted: Sequence[tuple[Case, Plan]]) -> Iterator[Measured]:
         """Runs every case and yields what it took."""
-        processes = RayProcesses()
+        processes = RayProcesses(self._ray)
         try:
-            processes.start([_MOST_WORKERS])
+            if self._ray is None:  # those that a placement does not need then rest
+                processes.start([_MOST_WORKERS])
             for number, (case, plan) in enumerate(wanted):
                 row = self._run(case, plan, processes, self._folder / f"run-{number}")
                 sys.stderr.write(f"{row.line()}\n")
@@ -109,7 +118,7 @@ class PlacementBench:
 
     def _run(self, case: Case, plan: Plan, processes: RayProcesses, folder: Path) -> Measured:
         config = self._config(case.job, case.workers, case.max_staleness)
-        processes.start([case.workers])
+        processes.start([case.workers] if self._ray is None else [1] * case.workers)
         tokenizer = load_tokenizer(str(self._folder / "tokenizer"))
         rewards = reward_functions(config.reward)
         data = load_data(config.data, spec_of(config).data, tokenizer, rewards)
@@ -126,7 +135,9 @@ class PlacementBench:
         return median_row(case, plan, [json.loads(line) for line in lines], share)
 
     def _config(self, job: str, workers: int, max_staleness: int = 0) -> RunConfig:
-        cluster = {"profile": str(self._profile), "workers": workers}
+        cluster: dict[str, Any] = {"profile": str(self._profile), "workers": workers}
+        if self._ray is not None:
+            cluster["ray"] = self._ray
         document = job_document(
             job,
             self._folder,
