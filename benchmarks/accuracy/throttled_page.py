@@ -31,9 +31,9 @@ def page(document: Mapping[str, Any]) -> str:
         " [placements.md](placements.md): most of a sample is generated. *Disaggregated*: one host"
         " trains, the other generates and scores, and takes the new weights once per iteration."
         " *ZeRO-3 generation*: both hold half of all weights, and gather every layer for every"
-        " token; there `transformers` generates, since the engine `native` calls parts of layers, and"
-        " the profile knows `native` only. Seconds are medians of the iterations of a run, but for the first; *predicted* was"
-        " simulated before the first run.",
+        " token; there `transformers` generates, since the engine `native` calls parts of layers,"
+        " and the profile knows `native` only. Seconds are medians of the iterations of a run, but"
+        " for the first; *predicted* was simulated before the first run.",
         "",
         "| placement | turn | iteration | predicted | error | "
         + " | ".join(STAGES)
