@@ -13,10 +13,11 @@ import torch
 from torch import Tensor, nn
 
 from flexrlhf.core.errors import ConfigError
+from flexrlhf.core.model_families import STAGED_FAMILIES
 from flexrlhf.learning.models.heads import pretrained
 
 _FINAL_NORMS: Final = {"llama": "norm", "qwen2": "norm", "qwen3": "norm", "gpt2": "ln_f"}
-"""The norm behind the last layer, by family."""
+"""The norm behind the last layer, of each of `STAGED_FAMILIES`."""
 _HEADS: Final = ("lm_head", "score", "value_head")
 
 
@@ -84,11 +85,11 @@ def check_pipeline(model: nn.Module, num_stages: int) -> None:
         ConfigError: it cannot; says what would do.
     """
     config = pretrained(model).config.get_text_config()
-    if config.model_type not in _FINAL_NORMS:
+    if config.model_type not in STAGED_FAMILIES:
         raise ConfigError(
             f"pipeline_parallel = {num_stages}, but {config.model_type} models cannot be cut into "
             "stages.",
-            f"Pipelines work for {', '.join(_FINAL_NORMS)}.",
+            f"Pipelines work for {', '.join(STAGED_FAMILIES)}.",
             "Set pipeline_parallel = 1 and shard by ZeRO instead, or choose one of these families.",
         )
     if num_stages > config.num_hidden_layers:

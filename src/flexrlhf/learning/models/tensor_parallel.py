@@ -10,7 +10,7 @@ plain tensors: dispatching a matrix product of two `DTensor`s costs more than a 
 
 from __future__ import annotations
 
-from typing import Any, Final, cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -20,11 +20,9 @@ from torch.distributed.tensor import DTensor, Shard, distribute_tensor  # noqa: 
 from torch.nn.functional import linear
 
 from flexrlhf.core.errors import ConfigError
+from flexrlhf.core.model_families import TENSOR_PARALLEL_FAMILIES
 from flexrlhf.learning.models.heads import pretrained
 from flexrlhf.learning.models.pipeline_stage import PassedOn
-
-TENSOR_PARALLEL_FAMILIES: Final = ("llama", "qwen2", "qwen3")
-"""Families with separate projections for queries, keys and values, and a gated MLP."""
 
 
 def tensor_parallelise(model: nn.Module, mesh: DeviceMesh) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, cast
 
@@ -39,7 +40,7 @@ def shape_of_config(
     keys, family = _language_part(document, where or f"The config of {name}")
     keys = keys.with_defaults(DEFAULTS.get(family, {}))
     read: Callable[[ConfigKeys, str], ModelShape] = FAMILIES.get(family, unknown_family)
-    return read(keys, name)
+    return replace(read(keys, name), family=family)
 
 
 def shape_of_architecture(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 from flexrlhf.core.errors import ConfigError
@@ -64,6 +64,8 @@ class ModelShape:
     """Width of all shared experts together; None: shared_experts * expert_ffn."""
     embedding_width: int | None = None
     """Width of the embedding where matrices lead from it to `hidden` and back; None: `hidden`."""
+    family: str | None = field(default=None, compare=False)
+    """`model_type` of a Hugging Face config; None where only sizes are known."""
 
     def __post_init__(self) -> None:
         for wrong, right in self._contradictions():

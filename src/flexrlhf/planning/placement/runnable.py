@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final
 
 from flexrlhf.core.errors import PlanError
+from flexrlhf.core.model_families import STAGED_FAMILIES, TENSOR_PARALLEL_FAMILIES
+from flexrlhf.planning.costs.shape import ModelShape
 from flexrlhf.planning.placement.one_device import require_one_device
 from flexrlhf.planning.placement.plan import Plan, RolePlacement
 
+_SPLIT_FAMILIES: Final = {
+    "tensor_parallel": TENSOR_PARALLEL_FAMILIES,
+    "generation_tensor_parallel": TENSOR_PARALLEL_FAMILIES,
+    "pipeline_parallel": STAGED_FAMILIES,
+}
 MOST_STAGED_ZERO: Final = 1
 """The largest ZeRO stage of a role in pipeline stages."""
 
@@ -26,6 +34,23 @@ def obstacle(placement: RolePlacement) -> str | None:
             f"Workers generate with copies without stages, which is not generation = "
             f"{placement.generation}."
         )
+    return None
+
+
+def unsplittable(
+    shape: ModelShape, degrees: Mapping[str, int]
+) -> tuple[str, tuple[str, ...]] | None:
+    """Returns a degree by which workers cannot split a model's family, and which they can.
+
+    None where they can, or where the family is not known.
+
+    Args:
+        shape: of the model.
+        degrees: by name, as in `placement.roles`.
+    """
+    for degree, families in _SPLIT_FAMILIES.items():
+        if degrees.get(degree, 1) > 1 and shape.family not in {None, *families}:
+            return degree, families
     return None
 
 

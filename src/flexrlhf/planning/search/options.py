@@ -9,7 +9,7 @@ from flexrlhf.core.names import Role, Stage
 from flexrlhf.planning.costs.held_model import HeldModel
 from flexrlhf.planning.placement.arrangement import Arrangement
 from flexrlhf.planning.placement.plan import RolePlacement
-from flexrlhf.planning.placement.runnable import obstacle
+from flexrlhf.planning.placement.runnable import obstacle, unsplittable
 from flexrlhf.planning.search.bounds import Times
 from flexrlhf.planning.search.degrees import role_placements
 from flexrlhf.planning.search.evaluation import placed_role
@@ -92,10 +92,11 @@ class RoleOptions:
 
 
 def _can_run(placement: RolePlacement, model: HeldModel) -> bool:
-    """Whether workers can split a role so: by whole key heads, and by whole layers."""
-    tensor = placement.generation_tensor_parallel or 1
+    """Whether workers can split a role so: a family that can be, whole key heads, whole layers."""
+    tensors = (placement.tensor_parallel, placement.generation_tensor_parallel or 1)
     heads = model.shape.kv_heads or 1
-    splits = (placement.tensor_parallel, tensor)
-    is_cut_by_heads = all(heads % split == 0 for split in splits)
+    is_cut_by_heads = all(heads % split == 0 for split in tensors)
     has_layers = placement.pipeline_parallel <= model.shape.layers
-    return obstacle(placement) is None and is_cut_by_heads and has_layers
+    degrees = {"tensor_parallel": max(tensors), "pipeline_parallel": placement.pipeline_parallel}
+    can_be = unsplittable(model.shape, degrees) is None
+    return obstacle(placement) is None and can_be and is_cut_by_heads and has_layers

@@ -9,7 +9,7 @@ from flexrlhf.core.errors import PlanError
 from flexrlhf.core.names import Role
 from flexrlhf.planning.costs.held_model import HeldModel
 from flexrlhf.planning.placement.choices import Choices
-from flexrlhf.planning.placement.runnable import MOST_STAGED_ZERO
+from flexrlhf.planning.placement.runnable import MOST_STAGED_ZERO, unsplittable
 from flexrlhf.planning.search.request import PlanRequest
 
 _MOST_PARTS: Final = 64
@@ -29,6 +29,7 @@ def check_degrees(request: PlanRequest, choices: Choices) -> None:
             _check_heads(role, model, degrees)
             _check_layers(role, model, degrees)
             if request.runnable:
+                _check_family(role, model, degrees)
                 _check_sharded_stages(role, degrees)
 
 
@@ -54,6 +55,18 @@ def _check_layers(role: Role, model: HeldModel, degrees: Mapping[str, Any]) -> N
             f"{layers} layers.",
             "Every stage holds at least one layer.",
             f"Set it to {layers} or less, or leave it to the planner.",
+        )
+
+
+def _check_family(role: Role, model: HeldModel, degrees: Mapping[str, Any]) -> None:
+    found = unsplittable(model.shape, degrees)
+    if found is not None:
+        degree, families = found
+        raise PlanError(
+            f"placement.roles.{role}.{degree} = {degrees[degree]}, but workers cannot split "
+            f"{model.shape.family} models so.",
+            f"They can split {', '.join(families)}.",
+            f"Set {degree} to 1 and shard by ZeRO instead, or leave it to the planner.",
         )
 
 

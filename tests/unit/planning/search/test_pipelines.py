@@ -27,14 +27,17 @@ FOUR = (0, 1, 2, 3)
 
 
 def options_of(
-    role: Role, *, device: str, runnable: bool, fixed: Mapping[str, Any] | None = None
+    role: Role,
+    *,
+    device: str,
+    runnable: bool,
+    fixed: Mapping[str, Any] | None = None,
+    family: str | None = None,
 ) -> list[RolePlacement]:
     """Every way to split a role of GRPO, colocated on four devices."""
     spec = algorithm_spec("grpo")
-    models = {
-        each: HeldModel(shape_named("llama-7b"), is_trained=each in spec.trained)
-        for each in spec.models
-    }
+    shape = replace(shape_named("llama-7b"), family=family)
+    models = {each: HeldModel(shape, is_trained=each in spec.trained) for each in spec.models}
     cluster = Cluster.uniform(device, nodes=1, devices_per_node=4)
     workload = Workload(128, Lengths.fixed(128), Lengths.fixed(128))
     request = PlanRequest(spec, cluster, models, workload, runnable=runnable)
@@ -60,6 +63,22 @@ def test_other_plans_may_generate_through_the_stages():
     assert {p.generation for p in staged} == {"gathered", "tensor_parallel"}
 
 
+@pytest.mark.parametrize(
+    ("family", "tensor", "pipeline"),
+    [(None, True, True), ("llama", True, True), ("gpt2", False, True), ("opt", False, False)],
+)
+def test_only_families_that_can_be_loaded_so_are_split(
+    family: str | None, tensor: bool, pipeline: bool
+):
+    placements = options_of("actor", device="A100-80G", runnable=True, family=family)
+    assert any(p.tensor_parallel > 1 for p in placements) == tensor
+    assert any((p.generation_tensor_parallel or 1) > 1 for p in placements) == tensor
+    assert any(p.pipeline_parallel > 1 for p in placements) == pipeline
+    assert any(p.zero_stage == 3 for p in placements)
+    planned = options_of("actor", device="A100-80G", runnable=False, family=family)
+    assert any(p.tensor_parallel > 1 for p in planned)  # other systems can
+
+
 @pytest.mark.parametrize("role", ["reference", "actor"])
 def test_cores_form_pipelines_only_if_they_are_told(role: Role):
     free = options_of(role, device="cpu-core", runnable=True)
@@ -75,10 +94,10 @@ def test_more_stages_than_layers_and_shards_in_stages_are_no_way_to_run():
         assert all(p.pipeline_parallel == 1 for p in placements)
 
 
-def two_layers(*, runnable: bool) -> PlanRequest:
+def two_layers(*, runnable: bool, family: str | None = None) -> PlanRequest:
     """Fine-tuning of two layers on four devices."""
     spec = algorithm_spec("sft")
-    shape = replace(shape_named("llama-7b"), layers=2)
+    shape = replace(shape_named("llama-7b"), layers=2, family=family)
     models = {role: HeldModel(shape, is_trained=True) for role in spec.models}
     cluster = Cluster.uniform("A100-80G", nodes=1, devices_per_node=4)
     workload = Workload(128, Lengths.fixed(128), Lengths.fixed(128))
@@ -96,6 +115,14 @@ def test_stages_of_the_user_that_nothing_can_run_are_refused(degrees: Any, messa
     request = two_layers(runnable=True)
     choices = Choices(strategy="colocated", degrees={"actor": degrees})
     with pytest.raises(PlanError, match=message):
+        ranked_plans(request, choices)
+
+
+@pytest.mark.parametrize("degree", ["tensor_parallel", "pipeline_parallel"])
+def test_degrees_that_a_family_cannot_have_are_refused(degree: str):
+    request = two_layers(runnable=True, family="opt")
+    choices = Choices(strategy="colocated", degrees={"actor": {degree: 2}})
+    with pytest.raises(PlanError, match=f"actor.{degree} = 2, but workers cannot split opt"):
         ranked_plans(request, choices)
 
 
