@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 
@@ -15,6 +15,8 @@ class Stretch:
     rows: int
     generated: float
     """Tokens of the answers before, on average over rows."""
+    carried: float
+    """The same of the rows that ran before."""
     begun: range
     """Numbers of the answers that begin with its first step."""
     ended: tuple[int, ...]
@@ -33,19 +35,24 @@ def stretches(responses: Sequence[float], at_once: int) -> Iterator[Stretch]:
     begins: dict[int, float] = {}
     now, num_begun = 0.0, 0
     while running or num_begun < len(responses):
-        before = num_begun
+        before, carried = num_begun, _mean_age(now, begins)
         while num_begun < len(responses) and len(running) < at_once:
             heapq.heappush(running, (now + responses[num_begun], num_begun))
             begins[num_begun] = now
             num_begun += 1
         steps = running[0][0] - now
-        generated = now - sum(begins.values()) / len(begins)
+        generated = _mean_age(now, begins)
         rows, now = len(running), running[0][0]
         ended: list[int] = []
         while running and running[0][0] == now:
             ended.append(heapq.heappop(running)[1])
             del begins[ended[-1]]
-        yield Stretch(steps, rows, generated, range(before, num_begun), tuple(sorted(ended)))
+        numbers = range(before, num_begun)
+        yield Stretch(steps, rows, generated, carried, numbers, tuple(sorted(ended)))
+
+
+def _mean_age(now: float, begins: Mapping[int, float]) -> float:
+    return now - sum(begins.values()) / len(begins) if begins else 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,13 +95,19 @@ def ends(
     order: list[int] = []
     seconds: list[float] = []
     now_s = 0.0
+    due = 0.0  # steps of those that went on where others ended, taken with what follows
     for stretch in stretches(responses, at_once):
+        steps, begun = stretch.steps, len(stretch.begun)
+        if begun:
+            if due:
+                now_s += due * step_s(stretch.rows - begun, stretch.carried)
+                due = 0.0
+            now_s += begin_s(stretch.begun)
         # Behind an answer's last token comes no step: only those that go on take one.
-        left, steps = stretch.rows - len(stretch.ended), stretch.steps
-        now_s += begin_s(stretch.begun) if stretch.begun else 0.0
-        now_s += max(0.0, steps - 1) * step_s(stretch.rows, stretch.generated + steps / 2)
+        taken = due + max(0.0, steps - 1)
+        if taken:
+            now_s += taken * step_s(stretch.rows, stretch.generated + (steps - due) / 2)
         order += stretch.ended
         seconds += [now_s] * len(stretch.ended)
-        if left:
-            now_s += min(1.0, steps) * step_s(left, stretch.generated + steps)
+        due = min(1.0, steps) if stretch.rows > len(stretch.ended) else 0.0
     return Ends(tuple(order), tuple(seconds))

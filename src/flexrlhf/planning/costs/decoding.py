@@ -21,7 +21,7 @@ _PREFILL_LAUNCHES: Final = 20
 """Operations per layer of a prefill; engines with captured decode steps launch these too."""
 _COPIED_CACHE: Final = 3
 """Times a cache is moved where every step writes it anew: read, written, read by attention."""
-_MOST_ANSWERS: Final = 512
+_MOST_ANSWERS: Final = 128
 """Answers of a replica that are followed one by one; of more, several are taken as one."""
 _COLLECTIVES_PER_LAYER: Final = 2
 """Under tensor parallelism, behind attention and behind the MLP. Source: Megatron-LM."""

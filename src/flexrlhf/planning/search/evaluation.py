@@ -210,7 +210,7 @@ def placed_role(
 
 
 def _placed_roles(request: PlanRequest, plan: Plan) -> list[PlacedRole]:
-    devices = {role: placement.devices for role, placement in plan.placement.items()}
+    devices: dict[Role, tuple[int, ...]] = {r: p.devices for r, p in plan.placement.items()}
     placed = [placed_role(request, devices, role, p) for role, p in plan.placement.items()]
     return [role for role in placed if role is not None]
 
