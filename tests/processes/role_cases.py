@@ -92,19 +92,23 @@ STAGES = {
 SPLITS: dict[str, dict[str, Any]] = {**ZERO, **TENSOR, **FOUR, **STAGES}
 
 
-def make_model(
-    kind: str,
+def make_model(kind: str, **how: Any) -> nn.Module:
+    """Makes a `policy` (with tied weights), a `scorer` or a `shared` actor-critic.
+
+    With the policy's objective alone the shared one's value head never gets a gradient.
+    """
+    return MAKERS[kind](make_source(**how))
+
+
+def make_source(
     *,
     family: str = "llama",
     dtype: str = "float64",
     seed: int = 0,
     layers: int = 2,
     tied: bool = True,
-) -> nn.Module:
-    """Makes a `policy` (with tied weights), a `scorer` or a `shared` actor-critic.
-
-    With the policy's objective alone the shared one's value head never gets a gradient.
-    """
+) -> ModelSource:
+    """Says what tiny model to make."""
     architecture: dict[str, Any] = {
         "model_type": family,
         "vocab_size": VOCABULARY,
@@ -129,7 +133,7 @@ def make_model(
             "n_positions": 64,
             "initializer_range": 0.3,
         }
-    return MAKERS[kind](ModelSource(architecture=architecture, dtype=dtype, seed=seed))
+    return ModelSource(architecture=architecture, dtype=dtype, seed=seed)
 
 
 def make_samples() -> list[Sample]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Final, Literal
 
 import torch
 from torch import nn
@@ -22,10 +23,28 @@ from flexrlhf.learning.models.loading import (
     load_shared_actor_critic,
     load_tokenizer,
 )
+from flexrlhf.learning.models.parallelise import ParallelModel, parallelise
+from flexrlhf.learning.models.role_mesh import RoleMesh
 from flexrlhf.learning.models.sizes import max_positions
-from flexrlhf.learning.models.soundness import check_soundness
+from flexrlhf.learning.models.skeleton import (
+    Skeleton,
+    policy_skeleton,
+    scorer_skeleton,
+    shared_skeleton,
+)
+from flexrlhf.learning.models.soundness import check_part, check_soundness
 from flexrlhf.learning.models.source import ModelSource
 from flexrlhf.learning.models.vocabulary import check_vocabularies, check_vocabulary_fits
+
+_Kind = Literal["policy", "scorer", "shared"]
+_Load = Callable[[ModelSource], nn.Module]
+_Make = Callable[[ModelSource], Skeleton | None]
+_KINDS: Final[Mapping[_Kind, tuple[_Load, _Make]]] = {
+    "policy": (load_policy, policy_skeleton),
+    "scorer": (load_scorer, scorer_skeleton),
+    "shared": (load_shared_actor_critic, shared_skeleton),
+}
+"""How a kind of model is loaded as a whole, and how without its weights."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,8 +101,37 @@ class RoleLoader:
             ConfigError: the model does not load or compute, reads too few tokens, or does not fit
                 its tokenizer.
         """
-        model = _loader(role, self._spec)(self._sources[role]).to(device)
+        load, _ = _KINDS[_kind(role, self._spec)]
+        model = load(self._sources[role]).to(device)
         check_soundness(role, model)
+        self._prepare(role, model, trains=trains)
+        return model
+
+    def load_part(self, role: Role, mesh: RoleMesh, *, trains: bool) -> ParallelModel:
+        """Returns what this process holds of a role's first weights; all of the role call it.
+
+        Nothing but that part takes memory, if the model can surely be made so. The weights are
+        those that `load` gives.
+
+        Args:
+            role: one of `roles`.
+            mesh: its processes.
+            trains: whether it will have gradients.
+
+        Raises:
+            ConfigError: as `load`, or the model cannot be split so.
+        """
+        _, make = _KINDS[_kind(role, self._spec)]
+        skeleton = make(self._sources[role])
+        if skeleton is None:
+            return parallelise(self.load(role, mesh.device, trains=trains), mesh, trains=trains)
+        self._prepare(role, skeleton.model, trains=trains)
+        model = parallelise(skeleton.model, mesh, trains=trains, values=skeleton.values)
+        check_part(role, model)
+        return model
+
+    def _prepare(self, role: Role, model: nn.Module, *, trains: bool) -> None:
+        """Checks that a model fits the run, and makes it ready for its use."""
         check_vocabulary_fits(role, model, self._tokenizers[role])
         _check_length(role, model, self._longest)
         _name_end_token(model, self._tokenizers[role])
@@ -91,7 +139,6 @@ class RoleLoader:
             model.requires_grad_(False)  # noqa: FBT003 - torch's own signature
         elif self._config.training.gradient_checkpointing:
             enable_gradient_checkpointing(model)
-        return model
 
 
 def load_roles(
@@ -122,10 +169,10 @@ def _given_as(role: Role, config: RunConfig) -> str:
     return origin.role if origin is not None else role
 
 
-def _loader(role: Role, spec: AlgorithmSpec) -> Callable[[ModelSource], nn.Module]:
+def _kind(role: Role, spec: AlgorithmSpec) -> _Kind:
     if role in ("critic", "reward"):
-        return load_scorer
-    return load_shared_actor_critic if spec.shares_trunk and role == "actor" else load_policy
+        return "scorer"
+    return "shared" if spec.shares_trunk and role == "actor" else "policy"
 
 
 def model_source(role: Role, config: RunConfig) -> ModelSource | None:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, cast
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from flexrlhf.core.errors import ConfigError
 from flexrlhf.learning.models.tensor_files import read_tensors
@@ -65,9 +65,13 @@ def refresh_head(head: nn.Linear, seed: int) -> None:
 
     Source: OpenRLHF's initialisation of value and reward heads.
     """
-    generator = torch.Generator().manual_seed(seed)
-    weight_1D = torch.randn(head.weight.shape, generator=generator) / (head.in_features + 1)
     with torch.no_grad():
-        head.weight.copy_(weight_1D)
+        head.weight.copy_(head_weight(head.in_features, seed))
         if head.bias is not None:
             head.bias.zero_()
+
+
+def head_weight(width: int, seed: int) -> Tensor:
+    """Returns the weight [1, D] of a fresh scalar head."""
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(1, width, generator=generator) / (width + 1)

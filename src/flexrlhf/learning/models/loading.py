@@ -6,25 +6,23 @@ Everything here is deterministic: no dropout, and random weights that depend on 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from flexrlhf.core.errors import ConfigError
-from flexrlhf.learning.models.architecture import config_from_architecture, config_of_folder
-from flexrlhf.learning.models.folders import local_folder, model_folder
+from flexrlhf.learning.models.folders import local_folder
 from flexrlhf.learning.models.foreign_errors import complaining
 from flexrlhf.learning.models.heads import VALUE_HEAD_FILE, SharedActorCritic, refresh_head
 from flexrlhf.learning.models.output_head import check_output_head
-from flexrlhf.learning.models.score_head import score_head
+from flexrlhf.learning.models.score_head import SCORE_WEIGHT, score_head
 from flexrlhf.learning.models.seeding import seeded_weights
 from flexrlhf.learning.models.sizes import require_memory
 from flexrlhf.learning.models.source import ModelSource
+from flexrlhf.learning.models.source_config import policy_config, require_kind, scorer_config
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
-
-_SCORE_WEIGHT: Final = "score.weight"
 
 
 def load_tokenizer(source: ModelSource | str) -> PreTrainedTokenizerBase:
@@ -64,20 +62,12 @@ def load_policy(source: ModelSource) -> PreTrainedModel:
     """
     from transformers import AutoModelForCausalLM
 
-    if source.path is None:
-        config = config_from_architecture(source.architecture or {})
-        model = _random_model(AutoModelForCausalLM, config, source)
+    given = policy_config(source)
+    if given.folder is None:
+        model = _random_model(AutoModelForCausalLM, given.config, source)
     else:
-        folder = model_folder(source.path)
-        config = config_of_folder(folder)
-        if _is_classifier(config):
-            raise ConfigError(
-                f"{folder} holds a sequence classifier, which has no language-model head.",
-                "actor and reference are causal language models.",
-                "Give the folder of a causal language model.",
-            )
-        model, missing = _pretrained_model(AutoModelForCausalLM, folder, config, source)
-        _refuse_missing(missing, folder)
+        model, missing = _pretrained_model(AutoModelForCausalLM, given.folder, given.config, source)
+        _refuse_missing(missing, given.folder)
     _own_parameters(model, source.torch_dtype)
     check_output_head(model)
     return model.eval()
@@ -93,20 +83,16 @@ def load_scorer(source: ModelSource) -> PreTrainedModel:
     """
     from transformers import AutoModelForSequenceClassification
 
-    if source.path is None:
-        config = config_from_architecture({**(source.architecture or {}), "num_labels": 1})
-        model = _random_model(AutoModelForSequenceClassification, config, source)
-        needs_head = True
+    given = scorer_config(source)
+    if given.folder is None:
+        model = _random_model(AutoModelForSequenceClassification, given.config, source)
     else:
-        folder = model_folder(source.path)
-        config = _scorer_config(folder)
-        needs_head = not _is_classifier(config)
         model, missing = _pretrained_model(
-            AutoModelForSequenceClassification, folder, config, source
+            AutoModelForSequenceClassification, given.folder, given.config, source
         )
-        _refuse_missing(missing - {_SCORE_WEIGHT} if needs_head else missing, folder)
+        _refuse_missing(missing - {SCORE_WEIGHT} if given.needs_head else missing, given.folder)
     head = score_head(model)
-    if needs_head:
+    if given.needs_head:
         refresh_head(head, source.seed)
     _own_parameters(model, source.torch_dtype)
     return model.eval()
@@ -138,7 +124,7 @@ def _random_model(
             "Correct the architecture; tested families are llama, qwen2, qwen3 and gpt2.",
         )
 
-    _require_kind(auto_class, config)
+    require_kind(auto_class, config)
     with seeded_weights(source.seed), complaining(complaint):
         require_memory(auto_class, config, torch.float32)
         return auto_class.from_config(config, dtype=torch.float32, trust_remote_code=False)
@@ -156,7 +142,7 @@ def _pretrained_model(
             "Copy or convert the folder again.",
         )
 
-    _require_kind(auto_class, config)
+    require_kind(auto_class, config)
     # Missing weights are drawn at random before they are refused or replaced.
     with seeded_weights(source.seed), complaining(complaint):
         require_memory(auto_class, config, source.torch_dtype)
@@ -170,23 +156,6 @@ def _pretrained_model(
             output_loading_info=True,
         )
     return model, set(report["missing_keys"])
-
-
-def _scorer_config(folder: Path) -> PreTrainedConfig:
-    config = config_of_folder(folder)
-    if _is_classifier(config) and config.num_labels != 1:
-        raise ConfigError(
-            f"{folder} holds a classifier with {config.num_labels} labels.",
-            "A reward model or critic gives one number: num_labels = 1.",
-            "Give a reward model with one label, or the causal language model below it.",
-        )
-    config.num_labels = 1
-    return config
-
-
-def _is_classifier(config: PreTrainedConfig) -> bool:
-    names = config.architectures or ()
-    return any(name.endswith("ForSequenceClassification") for name in names)
 
 
 def _refuse_missing(missing: set[str], folder: Path) -> None:
@@ -207,13 +176,3 @@ def _own_parameters(model: PreTrainedModel, dtype: torch.dtype) -> None:
     """
     for parameter in model.parameters():
         parameter.data = parameter.data.to(dtype, copy=True)
-
-
-def _require_kind(auto_class: Any, config: PreTrainedConfig) -> None:
-    if type(config) not in auto_class._model_mapping:
-        kind = auto_class.__name__.removeprefix("AutoModelFor")
-        raise ConfigError(
-            f"model_type = {config.model_type!r} gives no {kind} model.",
-            f"The family must have a {kind} class in transformers.",
-            "Choose a family like llama, qwen2, qwen3 or gpt2.",
-        )

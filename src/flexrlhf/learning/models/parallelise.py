@@ -22,6 +22,8 @@ from torch.distributed.fsdp import (  # noqa: TID251
 
 from flexrlhf.core.shard_layout import Box
 from flexrlhf.learning.models.heads import pretrained
+from flexrlhf.learning.models.materialising import materialise
+from flexrlhf.learning.models.part_values import PartValues
 from flexrlhf.learning.models.pipeline import Pipeline
 from flexrlhf.learning.models.pipeline_stage import cut_to_stage
 from flexrlhf.learning.models.role_mesh import RoleMesh
@@ -181,13 +183,17 @@ class ParallelModel:
         }
 
 
-def parallelise(model: nn.Module, mesh: RoleMesh, *, trains: bool) -> ParallelModel:
+def parallelise(
+    model: nn.Module, mesh: RoleMesh, *, trains: bool, values: PartValues | None = None
+) -> ParallelModel:
     """Keeps of a whole model what this process of the role holds; all of them call it together.
 
     Args:
-        model: the whole model on the device of the mesh, the same in every process.
+        model: the whole model on the device of the mesh, the same in every process; or on the meta
+            device, where `values` are given.
         mesh: the role's processes and degrees, this one among them.
         trains: whether gradients are wanted; a frozen model is split under ZeRO-3 only.
+        values: of what is held here.
 
     Raises:
         ConfigError: the model cannot be cut so, for its family or its sizes.
@@ -209,7 +215,11 @@ def parallelise(model: nn.Module, mesh: RoleMesh, *, trains: bool) -> ParallelMo
     least = _GRADIENTS_SHARDED if trains else _WEIGHTS_SHARDED
     is_sharded = degrees.zero_stage >= least and degrees.block > 1
     root = _fully_sharded(model, mesh, trains=trains) if is_sharded else None
+    if values is not None:
+        materialise(root or model, model, names, mesh.device)
     parts = tuple(weight_parts(model, mesh, names, boxes, is_sharded=is_sharded))
+    if values is not None:
+        values.fill(parts)
     return ParallelModel(model, mesh, parts, buffers, root, pipeline=pipeline)
 
 

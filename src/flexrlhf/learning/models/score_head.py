@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from torch import nn
 
 from flexrlhf.core.errors import ConfigError
+
+SCORE_WEIGHT: Final = "score.weight"
 
 
 def score_head(scorer: nn.Module) -> nn.Linear:

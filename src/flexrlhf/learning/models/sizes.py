@@ -10,6 +10,7 @@ from torch import nn
 from flexrlhf.core.errors import ConfigError
 from flexrlhf.core.machine import available_bytes
 from flexrlhf.learning.models.heads import pretrained
+from flexrlhf.learning.models.weight_parts import local
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig
@@ -38,11 +39,28 @@ def require_memory(auto_class: Any, config: PreTrainedConfig, dtype: torch.dtype
     """
     with torch.device("meta"):
         model = auto_class.from_config(config, trust_remote_code=False)
-    needed, free = num_parameters(model) * dtype.itemsize, available_bytes()
+    count = num_parameters(model)
+    _require_free(f"A {config.model_type} model of {count:,} weights", count * dtype.itemsize)
+
+
+def require_room(model: nn.Module) -> None:
+    """Checks that what a process holds of a model fits into free memory.
+
+    Args:
+        model: split, on the meta device.
+
+    Raises:
+        ConfigError: it does not fit.
+    """
+    held = [local(parameter) for parameter in model.parameters()]
+    _require_free("This process's part of a model", sum(tensor.nbytes for tensor in held))
+
+
+def _require_free(what: str, needed: int) -> None:
+    free = available_bytes()
     if needed > free:
         raise ConfigError(
-            f"A {config.model_type} model of {num_parameters(model):,} weights needs "
-            f"{needed / 1e9:,.1f} GB of memory, {free / 1e9:,.1f} GB are free.",
+            f"{what} needs {needed / 1e9:,.1f} GB of memory, {free / 1e9:,.1f} GB are free.",
             "Weights must fit, and those of a trained model four times.",
             "Choose a smaller model or architecture, or a machine with more memory.",
         )

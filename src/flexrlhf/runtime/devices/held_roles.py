@@ -12,7 +12,7 @@ from flexrlhf.config.resolution import settled
 from flexrlhf.config.schema import RunConfig
 from flexrlhf.core.algorithm_specs import AlgorithmSpec
 from flexrlhf.core.names import Role, in_order
-from flexrlhf.learning.models.parallelise import ParallelModel, parallelise
+from flexrlhf.learning.models.parallelise import ParallelModel
 from flexrlhf.learning.models.role_mesh import RoleMesh, ShardDegrees
 from flexrlhf.learning.models.shards import Shard
 from flexrlhf.learning.rollout.engines import build_engine
@@ -90,7 +90,7 @@ def hold_roles(
         config: the run.
         spec: its algorithm.
         device_map: who holds what.
-        loader: gives whole models.
+        loader: gives this worker's parts of models.
         device: where they go.
     """
     held = HeldRoles()
@@ -105,7 +105,7 @@ def hold_roles(
         if not mesh.is_member or source not in loader.roles:
             continue
         trains = role in spec.trained
-        model = parallelise(loader.load(source, device, trains=trains), mesh, trains=trains)
+        model = loader.load_part(source, mesh, trains=trains)
         held.models[role] = model
         if trains:
             backend = ParallelBackend(
@@ -136,8 +136,7 @@ def _hold_engine(
     held.engine_mesh = mesh
     model = held.models[role]
     if device_map.has_own_engine(role):
-        whole = loader.load("actor", device, trains=False)
-        model = held.engine_copy = parallelise(whole, mesh, trains=False)
+        model = held.engine_copy = loader.load_part("actor", mesh, trains=False)
     held.generates_with = model
     held.engine = build_engine(
         config.rollout.engine,
