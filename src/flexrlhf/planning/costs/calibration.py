@@ -59,6 +59,11 @@ class Calibration:
     """Bytes per device of driver context, communication buffers and workspace."""
     fragmentation: float = 0.04
     """Share of the allocated bytes that no allocation can use."""
+    activation_overhead: float = 0.0
+    """Share of the saved activations that the allocator takes besides. Where processes share a
+    machine it is measured; on GPUs `fragmentation` has it."""
+    logit_bytes: float = 10.0
+    """Bytes per logit in training: bfloat16 logits, float32 copy, float32 gradient."""
     source: str = "defaults from the sources named at each constant"
 
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from flexrlhf.core.names import GenerationMode
+from flexrlhf.planning.costs.calibration import DEFAULT, Calibration
 from flexrlhf.planning.costs.held_model import DTYPE_BYTES, HeldModel
 from flexrlhf.planning.costs.layout import Layout
 from flexrlhf.planning.costs.shape import ModelShape
@@ -35,8 +36,6 @@ _GRADIENTS_SHARDED: Final = 2
 _BUCKET_PARAMS: Final = 5e8
 """Gradients that ZeRO-2 collects before it reduces them. Source: DeepSpeed, `reduce_bucket_size`;
 EleutherAI's cookbook counts it likewise."""
-_LOGIT_COPIES: Final = 10
-"""Bytes per logit in training: bfloat16 logits, float32 copy, float32 gradient."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +130,14 @@ def score_bytes(model: HeldModel, layout: Layout, *, tokens: float, logit_tokens
     return found | _gathered_layers(model, layout)
 
 
-def train_bytes(model: HeldModel, layout: Layout, *, tokens: float, logit_tokens: float) -> Bytes:
+def train_bytes(
+    model: HeldModel,
+    layout: Layout,
+    *,
+    tokens: float,
+    logit_tokens: float,
+    calibration: Calibration = DEFAULT,
+) -> Bytes:
     """Returns what a forward and backward pass adds, the gradients included.
 
     Args:
@@ -139,6 +145,7 @@ def train_bytes(model: HeldModel, layout: Layout, *, tokens: float, logit_tokens
         layout: how it is split; with `pipeline` stages as many micro-batches are in flight.
         tokens: of one micro-batch on one replica.
         logit_tokens: positions whose logits are alive at once.
+        calibration: what each number and each logit takes besides.
     """
     shape, width = model.shape, DTYPE_BYTES[model.compute_dtype]
     layers = shape.layers / layout.pipeline
@@ -150,14 +157,14 @@ def train_bytes(model: HeldModel, layout: Layout, *, tokens: float, logit_tokens
         activations = in_flight * layers * whole_layer
     found = {
         "gradients": model.gradient_bytes / layout.gradient_parts,
-        "activations": activations,
+        "activations": activations * (1 + calibration.activation_overhead),
         "activation gradients": _LIVE_GRADIENTS * whole_layer,
     }
     if layout.zero_stage >= 2 and layout.shard > 1:
         found["whole gradients"] = _whole_gradients(model, layout)
     if model.has_vocabulary_head:
         alive = min(tokens, logit_tokens)
-        found["logits"] = alive * shape.vocab * _LOGIT_COPIES / layout.tensor
+        found["logits"] = alive * shape.vocab * calibration.logit_bytes / layout.tensor
     return found | _gathered_layers(model, layout)
 
 

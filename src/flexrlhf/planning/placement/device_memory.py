@@ -123,13 +123,16 @@ class DeviceMemory:
             return self._generating(placed, samples)
         if stage == "sync" and placed.engine is not None:
             copy = self._generating(placed, 0.0).get("engine weights", 0.0)
-            return {"engine weights": copy, "buckets": 2 * _SYNC_BUCKET}
+            buckets = min(2 * _SYNC_BUCKET, placed.model.weight_bytes)
+            return {"engine weights": copy, "buckets": buckets}
         tokens = (samples or placed.micro_batch_samples) * self._workload.longest_tokens
         model, layout, alive = placed.model, placed.layout, self._workload.logit_tokens
         if stage == "score" and placed.scores:
             return score_bytes(model, layout, tokens=tokens, logit_tokens=alive)
         if stage == "train" and model.is_trained:
-            return train_bytes(model, layout, tokens=tokens, logit_tokens=alive)
+            return train_bytes(
+                model, layout, tokens=tokens, logit_tokens=alive, calibration=self._calibration
+            )
         return None
 
     def largest_samples(self, placed: PlacedRole, stage: Stage, *, fill: float, most: int) -> int:

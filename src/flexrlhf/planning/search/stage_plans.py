@@ -12,6 +12,7 @@ from flexrlhf.config.schema import RunConfig
 from flexrlhf.core.names import Role
 from flexrlhf.planning.cluster.cluster import Cluster
 from flexrlhf.planning.cluster.setting import requested_cluster
+from flexrlhf.planning.costs.profiled.memory import in_processes
 from flexrlhf.planning.costs.profiled.profile import load_profile
 from flexrlhf.planning.costs.profiled.setting import CORE
 from flexrlhf.planning.placement.choices import choices_of
@@ -143,7 +144,8 @@ def with_profile(config: RunConfig, request: PlanRequest) -> PlanRequest:
         return request
     sequences = expected_sequences(config, request)
     run = worker_run(config, costs, sequences, are_apart=are_apart)
-    return replace(request, workers=run)
+    calibration = in_processes(request.calibration, costs.costs.memory)
+    return replace(request, workers=run, calibration=calibration)
 
 
 def _chosen_together(stages: Sequence[_Searched]) -> list[StagePlans]:

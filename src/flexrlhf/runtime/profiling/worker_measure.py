@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 from flexrlhf.core.machine import physical_cores
@@ -18,6 +19,7 @@ from flexrlhf.planning.costs.profiled.worker_costs import (
     WeightCost,
     WorkerCosts,
 )
+from flexrlhf.runtime.profiling import smallest_run
 from flexrlhf.runtime.profiling.worker_probe import WorkerProbe
 from flexrlhf.runtime.ray_cluster import session
 
@@ -34,12 +36,14 @@ def worker_costs(memory: MemoryConstants, say: Callable[[str], None]) -> WorkerC
     """Returns what four processes with a thread each cost beside each other.
 
     Args:
-        memory: bytes of one process, measured before.
+        memory: of a process that has the machine to itself.
         say: hears what is measured next.
 
     Raises:
         EngineMissing: Ray is not installed.
     """
+    say("workers: the memory of one, in a run of four tiny models")
+    memory = replace(memory, process_bytes=smallest_run.worker_bytes())
     say("workers: processes of their own")
     session.start_local(_PROBES)
     try:

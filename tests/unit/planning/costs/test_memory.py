@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from flexrlhf.planning.costs.calibration import DEFAULT
 from flexrlhf.planning.costs.held_model import HeldModel
 from flexrlhf.planning.costs.layout import Layout
 from flexrlhf.planning.costs.memory import (
@@ -15,6 +16,8 @@ from flexrlhf.planning.costs.memory import (
     score_bytes,
     train_bytes,
 )
+from flexrlhf.planning.costs.profiled.constants import MemoryConstants
+from flexrlhf.planning.costs.profiled.memory import in_processes
 from flexrlhf.planning.costs.shape_catalogue import shape_named
 
 PARAMS = 6_738_415_616  # LLaMA 7B, as published
@@ -119,3 +122,16 @@ def test_recurrent_states_take_the_same_for_any_length():
     assert found["states"] == 3 * 1_000_000 * 4
     longer = generation_bytes(HeldModel(shape), Layout(), Engine(), samples=3, tokens=700)
     assert longer["states"] == found["states"]
+
+
+def test_processes_hold_what_was_measured_of_one():
+    memory = MemoryConstants(1e10, 1e10, process_bytes=4e8, overhead=0.25, logit_copies=9.0)
+    constants = in_processes(DEFAULT, memory)
+    assert (constants.held_bytes, constants.fragmentation) == (400_000_000, 0.0)
+    assert constants.network_efficiency == DEFAULT.network_efficiency
+    model = HeldModel(SHAPE, is_trained=True)
+    by_class = train_bytes(model, Layout(), tokens=256, logit_tokens=1024)
+    here = train_bytes(model, Layout(), tokens=256, logit_tokens=1024, calibration=constants)
+    assert here["activations"] == pytest.approx(1.25 * by_class["activations"])
+    assert here["logits"] == pytest.approx(4 * 9 / 10 * by_class["logits"])
+    assert here["gradients"] == by_class["gradients"]

@@ -7,8 +7,10 @@ attention gives; of the gated MLP gate, activation, up and product.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Final
 
+from flexrlhf.planning.costs.calibration import Calibration
 from flexrlhf.planning.costs.held_model import DTYPE_BYTES, HeldModel
 from flexrlhf.planning.costs.profiled.batches import Bin
 from flexrlhf.planning.costs.profiled.constants import MemoryConstants
@@ -67,6 +69,22 @@ def generation_bytes(model: HeldModel, rows: int, longest_prompt: float, most_ne
     held = max(room, longest_prompt + most_new)  # a longer answer makes the cache grow
     cache = rows * held * shape.cache_values_per_token * DTYPE_BYTES[model.compute_dtype]
     return cache + rows * shape.vocab * _DRAWN_LOGIT_BYTES
+
+
+def in_processes(calibration: Calibration, memory: MemoryConstants) -> Calibration:
+    """Returns constants by which devices that are processes hold what was measured of one.
+
+    Args:
+        calibration: of the class of hardware.
+        memory: of a process.
+    """
+    return replace(
+        calibration,
+        held_bytes=round(memory.process_bytes),
+        fragmentation=0.0,
+        activation_overhead=memory.overhead,
+        logit_bytes=_LOGIT_BYTES * memory.logit_copies,
+    )
 
 
 def _saved_values(shape: ModelShape) -> float:
