@@ -115,7 +115,10 @@ class WorkerDurations:
         if not apart:
             return TransferTime(0.0, latency_s=handed_s)
         fullest = max(_held(node, takers) for node in apart)
-        given = sum(_held(node, takers) for node in apart) / len(sources)
+        copies = sum(_held(node, takers) for node in apart)
+        if transfer.kind == "weights":
+            copies = 1  # whoever has taken a part gives it to the others
+        given = copies / len(sources)
         narrow = narrowing(machines, sources[0], apart[-1], REACHED)
         names = {adapter(node.index) for node in (*sources, *apart)}
         latency_s = 2 * machines.link_between(sources[0], apart[-1]).latency_s

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 import pytest
 
 from flexrlhf.core.algorithm_specs import algorithm_spec
+from flexrlhf.core.names import Role
+from flexrlhf.planning.cluster.cluster import Cluster, Node
 from flexrlhf.planning.cluster.detection import this_machine
+from flexrlhf.planning.cluster.link import Link
 from flexrlhf.planning.costs.held_model import HeldModel
 from flexrlhf.planning.costs.lengths import Lengths
 from flexrlhf.planning.costs.profiled.batches import PassLimit, SequenceLength
@@ -28,6 +32,7 @@ from flexrlhf.planning.costs.workload import Workload
 from flexrlhf.planning.placement.arrangement import Refusal
 from flexrlhf.planning.placement.arranging import arrangements
 from flexrlhf.planning.placement.choices import NO_CHOICES, Choices
+from flexrlhf.planning.placement.plan import Plan, RolePlacement
 from flexrlhf.planning.search.evaluation import evaluate
 from flexrlhf.planning.search.field import Cuts, Field, Known
 from flexrlhf.planning.search.plans import ranked_plans
@@ -135,3 +140,71 @@ def test_groups_that_share_cores_hold_each_other_up() -> None:
     assert apart.predicted is not None
     assert lone is not None
     assert lone.iteration_s != pytest.approx(apart.predicted.iteration_s, rel=0.01)
+
+
+def on_two_machines(rate: float, *, speed: float = 1.0) -> PlanRequest:
+    """The small job on a core of each of two machines.
+
+    Args:
+        rate: bytes/s between them.
+        speed: of the second by the first.
+    """
+    request = request_on(profile(), 2)
+    (node,) = request.cluster.nodes
+    assert request.workers is not None
+    flops = request.workers.costs.costs.most_flops
+    nodes = tuple(
+        Node(
+            place,
+            replace(node.device, flops={"float32": flops * part}),
+            (place,),
+            node.link,
+            "ray",
+        )
+        for place, part in enumerate((1.0, speed))
+    )
+    link = Link("slow", rate, 0.0, "here", is_measured=True)
+    cluster = Cluster(nodes, {frozenset({"ray"}): link})
+    return replace(request, cluster=cluster, workers=replace(request.workers, are_apart=True))
+
+
+APART: dict[Role, RolePlacement] = {
+    "actor": RolePlacement((0,)),
+    "shadow_actor": RolePlacement((1,)),
+    "reference": RolePlacement((1,)),
+    "reward": RolePlacement((1,)),
+}
+SHARDED = RolePlacement((0, 1), data_parallel=2, zero_stage=3)
+
+
+def stages_of(request: PlanRequest, placement: Mapping[Role, RolePlacement]) -> Mapping[str, float]:
+    plan = Plan(rank=1, strategy="custom", feasible=True, why="", placement=placement)
+    predicted = evaluate(request, plan).plan.predicted
+    assert predicted is not None
+    return predicted.stage_s
+
+
+def test_weights_take_their_bytes_over_the_link_between_machines() -> None:
+    num_bytes = SHAPE.num_params * 4
+    slow, fast = (stages_of(on_two_machines(rate), APART) for rate in (1e6, 1e12))
+    assert slow["sync"] - fast["sync"] == pytest.approx(num_bytes / 1e6, rel=0.01)
+    assert slow["generate"] == pytest.approx(fast["generate"])
+
+
+def test_weights_gathered_for_every_token_cross_the_link_for_every_token() -> None:
+    actor = replace(SHARDED, generation="per_token")
+    placement: dict[Role, RolePlacement] = {
+        "actor": actor,
+        "reference": SHARDED,
+        "reward": SHARDED,
+    }
+    slow, fast = (stages_of(on_two_machines(rate), placement) for rate in (1e6, 1e12))
+    longer_s = slow["generate"] - fast["generate"]
+    steps = 32  # of which the first reads the prompts
+    assert longer_s == pytest.approx(steps * SHAPE.num_params * 4 / 2 / 1e6, rel=0.05)
+
+
+def test_a_slow_machine_takes_longer_for_what_it_does() -> None:
+    even, uneven = (stages_of(on_two_machines(1e12, speed=s), APART) for s in (1.0, 0.5))
+    assert uneven["train"] == pytest.approx(even["train"], rel=0.01)
+    assert uneven["generate"] == pytest.approx(2 * even["generate"], rel=0.1)
