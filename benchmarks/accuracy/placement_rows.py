@@ -34,6 +34,10 @@ class Measured:
     """Measured and predicted."""
     others_share: float
     """Part of the machine's processor time that other programs used meanwhile."""
+    driver_share: float
+    """Part of an iteration in which no worker does anything."""
+    exposed_share: float
+    """What moves between workers and is not hidden behind work, by the time of scoring."""
 
     @property
     def error(self) -> float:
@@ -87,4 +91,10 @@ def median_row(
         predicted.iteration_s,
         stages,
         others_share,
+        statistics.median(row["time/driver_s"] / row["time/iteration_s"] for row in counted),
+        statistics.median(_exposed(row) for row in counted),
     )
+
+
+def _exposed(row: Mapping[str, float]) -> float:
+    return row.get("share/communication", 0.0) / row["share/score"]

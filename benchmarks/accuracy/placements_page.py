@@ -12,6 +12,7 @@ from typing import Any, Final
 RESULT: Final = Path(__file__).parents[2] / "docs" / "results" / "placements.json"
 _MEDIAN_GOAL: Final = 0.15
 _REGRET_GOAL: Final = 0.05
+_SHARE_GOAL: Final = 0.05
 _SMALL: Final = 0.05
 """Part of an iteration below which a stage's error says nothing."""
 
@@ -71,6 +72,8 @@ def placement_goals(document: Mapping[str, Any]) -> list[tuple[str, str, str, bo
             median <= _MEDIAN_GOAL,
         )
     ]
+    if rows and "driver_share" in rows[0]:
+        goals += _share_goals(rows)
     if found:
         worst = max(regret.value for regret in found)
         goals.append(
@@ -82,6 +85,27 @@ def placement_goals(document: Mapping[str, Any]) -> list[tuple[str, str, str, bo
             )
         )
     return goals
+
+
+def _share_goals(rows: Sequence[Row]) -> list[tuple[str, str, str, bool]]:
+    """Returns the goals for what the driver costs, and for what scoring waits for."""
+    driver = statistics.median(row["driver_share"] for row in rows)
+    interleaved = [row["exposed_share"] for row in rows if row["name"] == "interleaved"]
+    exposed = max(interleaved, default=0.0)
+    return [
+        (
+            "time in which no worker does anything, median",
+            "under 5 % of an iteration",
+            f"{driver:.1%}",
+            driver < _SHARE_GOAL,
+        ),
+        (
+            "samples and scores on their way while nothing is computed, interleaved",
+            "at most 5 % of scoring",
+            f"at most {exposed:.1%}",
+            exposed <= _SHARE_GOAL,
+        ),
+    ]
 
 
 def page(document: Mapping[str, Any]) -> str:
@@ -99,13 +123,16 @@ def page(document: Mapping[str, Any]) -> str:
         "profile`, in which no placement has a part, and with the lengths that the config "
         "expects. Four processes share two cores, so that here more workers are not faster. "
         "*Others* is the part of the machine that other programs used meanwhile: while they do, "
-        "runs are slower than any prediction.",
+        "runs are slower than any prediction. *Driver* is the part of an iteration in which no "
+        "worker does anything, *exposed* what moves between workers while the one that waits for "
+        "it computes nothing, by the time of scoring.",
         *_remarks(document),
         "",
         *_goal_lines(document),
         "",
-        "| job | workers | placement | measured | from, to | predicted | error | others |",
-        "|---|---|---|---|---|---|---|---|",
+        "| job | workers | placement | measured | from, to | predicted | error | others | driver |"
+        " exposed |",
+        "|---|---|---|---|---|---|---|---|---|---|",
         *(_row_line(row) for row in document["rows"]),
         "",
         *_regret_lines(document["rows"]),
@@ -158,12 +185,13 @@ def _row_line(row: Row) -> str:
     return (
         f"| {row['job']} | {row['workers']} | {row['name']} | {row['measured_s']:.2f} s |"
         f" {row['fastest_s']:.2f} to {row['slowest_s']:.2f} s | {row['predicted_s']:.2f} s |"
-        f" {row['error']:+.0%} | {_share(row)} |"
+        f" {row['error']:+.0%} | {_share(row, 'others_share')} |"
+        f" {_share(row, 'driver_share')} | {_share(row, 'exposed_share')} |"
     )
 
 
-def _share(row: Row) -> str:
-    share = row["others_share"]
+def _share(row: Row, name: str) -> str:
+    share = row.get(name)
     return "not counted" if share is None else f"{share:.0%}"
 
 

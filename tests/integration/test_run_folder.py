@@ -30,7 +30,8 @@ FILES = {
 }
 ALWAYS = {
     *("iteration", "samples", "tokens", "grad_norm", "learning_rate"),
-    *("time/train_s", "time/iteration_s", "throughput/samples_per_s", "throughput/tokens_per_s"),
+    *("time/train_s", "time/iteration_s", "time/driver_s"),
+    *("throughput/samples_per_s", "throughput/tokens_per_s"),
     *("memory/peak_bytes", "memory/efficiency", "utilization/mean", "share/train", "share/bubble"),
 }
 GENERATES = {

@@ -48,6 +48,7 @@ def timeline_metrics(
         f"time/{stage}_s": seconds for stage, seconds in timeline.stage_seconds(iteration).items()
     }
     metrics["time/iteration_s"] = end_s - start_s
+    metrics["time/driver_s"] = timeline.idle_s(start_s, end_s)
     for share, value in timeline.shares((start_s, end_s)).items():
         if value or share == "bubble":
             metrics[f"share/{share}"] = value

@@ -154,3 +154,18 @@ def test_json_round_trip(two_devices):
     again = Timeline.from_json(document)
     assert again.spans == two_devices.spans
     assert again.devices == two_devices.devices
+
+
+def test_nobody_works_where_no_span_of_any_device_is():
+    timeline = Timeline(
+        ["a", "b"],
+        [
+            Span("x", "a", "score", None, 0.0, 2.0, 1),
+            Span("y", "b", "train", None, 1.0, 3.0, 1),
+            Span("z", "a", "train", None, 4.0, 9.0, 2, "experience"),
+        ],
+    )
+    assert timeline.idle_s(0.0, 9.0) == 1.0
+    assert timeline.idle_s(3.5, 5.0) == 0.5
+    assert timeline.idle_s(5.0, 6.0) == 0.0
+    assert timeline.idle_s(3.0, 4.0) == 1.0

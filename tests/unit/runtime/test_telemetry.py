@@ -25,6 +25,7 @@ def test_times_and_shares_of_an_iteration():
             "time/train_s": 2.0,
             "time/sync_s": 1.0,
             "time/iteration_s": 10.0,
+            "time/driver_s": 1.0,
             "share/generate": 0.4,
             "share/score": 0.2,
             "share/train": 0.2,
@@ -41,6 +42,7 @@ def test_what_did_not_happen_has_no_time_and_no_share():
     assert metrics.keys() == {
         "time/train_s",
         "time/iteration_s",
+        "time/driver_s",
         "share/train",
         "share/bubble",
         "utilization/mean",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from flexrlhf.core.timeline.occupancy import COMPUTE, SHARES, Share, occupancy, stage_of, union_s
@@ -99,6 +100,15 @@ class Timeline:
         return {
             share: sum(held[share] for held in by_device.values()) / device_s for share in SHARES
         }
+
+    def idle_s(self, start_s: float, end_s: float) -> float:
+        """Returns the seconds of a window in which no device does or moves anything."""
+        occupied_s = union_s(
+            replace(span, start_s=max(span.start_s, start_s), end_s=min(span.end_s, end_s))
+            for span in self._spans
+            if span.start_s < end_s and span.end_s > start_s
+        )
+        return end_s - start_s - occupied_s
 
     def utilization(self, window: int | tuple[float, float] | None = None) -> dict[str, float]:
         """Returns per device the part of the time in which it generates, scores or trains.
