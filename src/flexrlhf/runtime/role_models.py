@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final, Literal, cast
 
 import torch
 from torch import nn
@@ -102,7 +102,7 @@ class RoleLoader:
                 its tokenizer.
         """
         load, _ = _KINDS[_kind(role, self._spec)]
-        model = load(self._sources[role]).to(device)
+        model = cast("nn.Module", load(self._sources[role])).to(device)
         check_soundness(role, model)
         self._prepare(role, model, trains=trains)
         return model

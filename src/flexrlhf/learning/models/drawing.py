@@ -122,7 +122,11 @@ class Recorder(TorchDispatchMode):
         if any(isinstance(v, Tensor | torch.Generator) for v in (*arguments, *named.values())):
             self._is_complete = False
             return
-        shape, stride, offset = tuple(target.shape), tuple(target.stride()), target.storage_offset()
+        shape, stride, offset = (
+            tuple(target.shape),
+            tuple(target.stride()),
+            int(target.storage_offset()),
+        )
         call = _Call(None, func, arguments, named, shape, stride, offset, target.dtype)
         self._calls.append((target, call))  # the tensor lives on, so that none takes its place
 

@@ -6,6 +6,7 @@ the whole model and says what is wrong with it.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +19,12 @@ from flexrlhf.core.errors import ConfigError
 from flexrlhf.learning.models.drawing import Recorder
 from flexrlhf.learning.models.folders import local_folder
 from flexrlhf.learning.models.foreign_errors import complaining
-from flexrlhf.learning.models.heads import VALUE_HEAD_FILE, SharedActorCritic, head_weight
+from flexrlhf.learning.models.heads import (
+    VALUE_HEAD_FILE,
+    SharedActorCritic,
+    head_weight,
+    pretrained,
+)
 from flexrlhf.learning.models.output_head import is_tested, output_head
 from flexrlhf.learning.models.part_values import DrawnValues, PartValues, ReadValues, WithFresh
 from flexrlhf.learning.models.score_head import SCORE_WEIGHT, score_head
@@ -37,6 +43,8 @@ from flexrlhf.learning.models.weight_slices import WeightSlices
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
+logger = logging.getLogger(__name__)
+
 
 @dataclass(frozen=True, slots=True)
 class Skeleton:
@@ -53,7 +61,7 @@ def policy_skeleton(source: ModelSource) -> Skeleton | None:
 
     def make() -> Skeleton:
         given = policy_config(source)
-        _require(is_tested(given.config))
+        _require(is_tested(given.config), "its family needs a trial of its logits")
         skeleton, model = _skeleton(AutoModelForCausalLM, given, source, {})
         output_head(model)
         return skeleton
@@ -70,7 +78,7 @@ def scorer_skeleton(source: ModelSource) -> Skeleton | None:
         width = given.config.get_text_config().hidden_size
         fresh = {SCORE_WEIGHT: head_weight(width, source.seed)} if given.needs_head else {}
         skeleton, model = _skeleton(AutoModelForSequenceClassification, given, source, fresh)
-        _require(score_head(model).bias is None)
+        _require(score_head(model).bias is None, "its head has a bias")
         return skeleton
 
     return _if_sure(make)
@@ -81,7 +89,7 @@ def shared_skeleton(source: ModelSource) -> Skeleton | None:
     trunk = policy_skeleton(source)
     if trunk is None:
         return None
-    model = SharedActorCritic(trunk.model, seed=source.seed).eval()
+    model = SharedActorCritic(pretrained(trunk.model), seed=source.seed).eval()
     head = model.value_head
     fresh = {"weight": head_weight(head.in_features, source.seed), "bias": torch.zeros(1)}
     if source.path is not None:
@@ -102,7 +110,8 @@ def _if_sure(make: Callable[[], Skeleton]) -> Skeleton | None:
     try:
         with complaining(lambda said: ConfigError(said, "", "")):
             return make()
-    except ConfigError:
+    except ConfigError as unsure:
+        logger.info("A model is loaded as a whole, not in parts: %s", unsure.wrong)
         return None
 
 
@@ -128,16 +137,17 @@ def _skeleton(
 def _refuse_other_tensors(model: PreTrainedModel) -> None:
     """Buffers that a file would hold, and tensors that lack memory, are not looked after."""
     parameters = dict(model.named_parameters(remove_duplicate=False))
-    _require(model.state_dict().keys() == parameters.keys())
+    _require(model.state_dict().keys() == parameters.keys(), "it has buffers of its own")
     for module in model.modules():
         others = [*vars(module).values(), *module.buffers(recurse=False)]
-        _require(not any(isinstance(each, Tensor) and each.is_meta for each in others))
+        lacks_memory = any(isinstance(each, Tensor) and each.is_meta for each in others)
+        _require(not lacks_memory, f"{type(module).__name__} leaves a buffer unset")
 
 
 def _drawn(model: PreTrainedModel, recorder: Recorder, seed: int) -> DrawnValues:
     script = recorder.script(model)
     if script is None:
-        raise _unsure()
+        raise _unsure("not all of its weights are drawn one by one")
     made = {name: one.detach() for name, one in model.named_parameters() if not one.is_meta}
     return DrawnValues(script, seed, made)
 
@@ -146,16 +156,17 @@ def _read(model: PreTrainedModel, folder: Path, names: Sequence[Sequence[str]]) 
     """Finds each weight in the folder's files, under its own name and in its own shape."""
     from transformers.conversion_mapping import get_model_conversion_mapping
 
-    _require(getattr(model.config, "quantization_config", None) is None)
+    _require(getattr(model.config, "quantization_config", None) is None, "it is quantised")
     slices = WeightSlices(folder)
     converts = get_model_conversion_mapping(model)
-    _require(
-        not any(each.rename_source_key(name)[1] for each in converts for name in slices.shapes)
-    )
+    for name in slices.shapes:
+        converted = any(each.rename_source_key(name)[1] is not None for each in converts)
+        _require(not converted, f"{name} is converted")
     found = {first: [n for n in (first, *tied) if n in slices.shapes] for first, *tied in names}
     for first, each in found.items():
-        _require(len(each) == 1)
-        _require(slices.shapes[each[0]] == tuple(model.get_parameter(first).shape))
+        _require(len(each) == 1, f"{first} lies in its files {len(each)} times")
+        is_fit = slices.shapes[each[0]] == tuple(model.get_parameter(first).shape)
+        _require(is_fit, f"{first} has another shape in its files")
     return ReadValues(slices, {first: each[0] for first, each in found.items()})
 
 
@@ -179,10 +190,10 @@ def _name_as_loaded(model: PreTrainedModel, folder: Path) -> None:
         model.generation_config = GenerationConfig.from_pretrained(folder)
 
 
-def _require(is_sure: bool) -> None:  # noqa: FBT001 - reads like an assertion
+def _require(is_sure: bool, otherwise: str) -> None:  # noqa: FBT001 - reads like an assertion
     if not is_sure:
-        raise _unsure()
+        raise _unsure(otherwise)
 
 
-def _unsure() -> ConfigError:
-    return ConfigError("The model cannot surely be made in parts.", "", "")
+def _unsure(why: str) -> ConfigError:
+    return ConfigError(f"{why}.", "", "")
