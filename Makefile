@@ -9,7 +9,7 @@ PIP_OPTIONS ?=
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt $(PIP_OPTIONS)
 WHEELS := .cache/wheels
 
-.PHONY: demo demo-seeds smollm2 smollm2-workers test check equivalence accuracy paper figures driver-scale planner-study own-runs placements ratios throttled hosts gpu-check chaos lint types contracts docs clean
+.PHONY: demo demo-seeds smollm2 smollm2-workers test check equivalence accuracy paper figures driver-scale planner-study own-runs placements ratios throttled largest-batch hosts gpu-check chaos lint types contracts docs clean
 
 $(VENV)/.train: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -107,6 +107,10 @@ ratios: $(VENV)/.dev
 # Two placements on two hosts behind slow links, in turns; as root, and nothing else should run.
 throttled: $(VENV)/.dev
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/accuracy/throttled.py || test $$? -eq 77
+
+# Trains with larger and larger batches on two processes that may hold so much memory and no more.
+largest-batch: $(VENV)/.dev
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/accuracy/largest_batch.py
 
 docs: $(VENV)/.dev
 	$(BIN)/python -m flexrlhf.config.reference
