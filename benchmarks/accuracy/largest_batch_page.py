@@ -27,7 +27,8 @@ def page(document: Mapping[str, Any]) -> str:
         " generates, scores and trains on in one pass, in samples. *Colocated*: every process holds"
         " all four models. *Interleaved*: the reference is on one, the reward model on the other."
         f" A run has {document['iterations']} iterations, and writes the trained models at the end."
-        " *Predicted* is the plan's `max_batch` for devices of this memory, found before the first run.",
+        " *Predicted* is the plan's `max_batch` for devices of this memory, found before the first"
+        " run.",
         "",
         "| placement | predicted | largest that ran | error | goal | met | smallest that did not |",
         "|---|---|---|---|---|---|---|",
