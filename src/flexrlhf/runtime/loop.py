@@ -113,7 +113,7 @@ class TrainingRun:
         """Trains from the newest checkpoint, or from the start, to the last iteration."""
         finished, ahead = self._restore()
         executor = Executor(self._workers, start_iteration=finished, deadline_s=self._deadline_s)
-        executor.hold(self._next_checkpoint(finished))
+        executor.hold(self._next_pause(finished))
         listener.start_stage(self.name, self.iterations, finished)
         if finished == 0:
             self._record_initial_evaluation()
@@ -129,17 +129,20 @@ class TrainingRun:
             if self._is_checkpoint_due(finished):
                 executor.reach_barrier(finished)
                 self._save(finished, executor.unfinished)
-                executor.hold(self._next_checkpoint(finished))
+            executor.hold(self._next_pause(finished))
             listener.finish_iteration(finished, metrics)
         self._write_models()
 
-    def _next_checkpoint(self, finished: int) -> int:
-        """Returns how many iterations will be finished when the next checkpoint is due.
+    def _next_pause(self, finished: int) -> int:
+        """Returns how many iterations will be finished at the next checkpoint or evaluation.
 
-        None from that number on passes its barrier before the checkpoint is written: it holds one
-        version of all trained weights, and what was generated ahead with the version before.
+        None from that number on passes its barrier before: both are of the weights that so many
+        iterations made, whatever was generated ahead with the version before.
         """
-        return (finished // self._every + 1) * self._every
+        checkpoint = (finished // self._every + 1) * self._every
+        pauses = range(finished + 1, checkpoint)
+        config = self._launched.config
+        return next((count for count in pauses if is_evaluated(config, count)), checkpoint)
 
     def close(self) -> None:
         """Lets go of workers and trackers and writes the timeline.
