@@ -14,7 +14,7 @@ import typer
 from flexrlhf.core.errors import ConfigError, EngineMissing, FlexError, PlanError
 
 if TYPE_CHECKING:
-    from flexrlhf.app import PromptContent
+    from flexrlhf.runtime.prompt_file import PromptContent
 
 cli = typer.Typer(
     name="flexrlhf",
