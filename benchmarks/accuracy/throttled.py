@@ -77,7 +77,7 @@ def _measure(options: argparse.Namespace) -> None:
 def _joined_profile(folder: Path, given: Path | None) -> Path:
     """Returns the file of a profile with the hosts' links; the rest may be given."""
     alone = load_profile(given if given is not None else profiled(folder))
-    machines = joined_machines(_AUTO, lambda _: None)
+    machines = joined_machines(_AUTO)
     joined: Profile = replace(alone, joined=machines)
     file = folder / "joined.yaml"
     file.write_text(write_yaml(joined.to_document()), encoding="utf-8")

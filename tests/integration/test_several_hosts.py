@@ -152,7 +152,7 @@ from flexrlhf.planning.cluster.cluster import Cluster
 from flexrlhf.planning.costs.profiled.setting import typical_cpu
 from flexrlhf.runtime.profiling.joined_measure import joined_machines
 profile = typical_cpu(Cluster.uniform("cpu-core", nodes=1, devices_per_node=1))
-profile = replace(profile, joined=joined_machines("auto", lambda _: None))
+profile = replace(profile, joined=joined_machines("auto"))
 Path(sys.argv[1]).write_text(write_yaml(profile.to_document()))
 """
 """What `flexrlhf profile --ray auto` does, without the minute in which it measures one machine."""

@@ -25,7 +25,7 @@ _DEADLINE_S: Final = 120.0
 """Of what the machines do at one time."""
 
 
-def joined_machines(address: str, say: Callable[[str], None]) -> JoinedMachines:
+def joined_machines(address: str) -> JoinedMachines:
     """Returns what one worker on each machine of a cluster finds.
 
     Links are measured at the same time only where no machine has part in two, so it takes a few
@@ -33,7 +33,6 @@ def joined_machines(address: str, say: Callable[[str], None]) -> JoinedMachines:
 
     Args:
         address: of the cluster, as `cluster.ray` has it.
-        say: hears what is measured next.
 
     Raises:
         EngineMissing: Ray is not installed.
@@ -42,7 +41,6 @@ def joined_machines(address: str, say: Callable[[str], None]) -> JoinedMachines:
         TransferLost: a machine does not reach another.
     """
     alone = _alone_products_per_s()
-    say("machines: a worker on each")
     processes = RayProcesses(address)
     try:
         cluster = joined_cluster(RayCluster(ray=address))
@@ -52,7 +50,6 @@ def joined_machines(address: str, say: Callable[[str], None]) -> JoinedMachines:
             machines=[node.address for node in cluster.nodes],
         )
         probes = _Probes(processes)
-        say("machines: speeds, then the links between them")
         speeds = probes.speeds()
         hosts = [host or "" for host in processes.hosts]
         machines = map(JoinedMachine, hosts, speeds)

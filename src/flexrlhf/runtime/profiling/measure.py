@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from concurrent.futures import ProcessPoolExecutor
 from datetime import UTC, datetime
 from importlib.util import find_spec
+from multiprocessing import get_context
 from typing import Any
 
 import torch
@@ -13,6 +15,7 @@ import torch
 from flexrlhf.core.machine import memory
 from flexrlhf.learning.training.memory import free_bytes, share_one_heap
 from flexrlhf.planning.costs.profiled.constants import MemoryConstants, ProfiledCosts
+from flexrlhf.planning.costs.profiled.joined_machines import JoinedMachines
 from flexrlhf.planning.costs.profiled.profile import Profile
 from flexrlhf.planning.costs.profiled.worker_costs import WorkerCosts
 from flexrlhf.runtime.machine import gpus, processor_name
@@ -49,7 +52,7 @@ def measure(
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     costs = _costs(device, threads, say)
     workers = _workers(device, costs, say)
-    joined = None if ray is None else joined_machines(ray, say)
+    joined = None if ray is None else _joined(ray, say)
     packages = environment.get("packages", {})
     made = {
         "at": f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC",
@@ -87,6 +90,13 @@ def _workers(
     from flexrlhf.runtime.profiling.worker_measure import worker_costs
 
     return worker_costs(costs.memory, say)
+
+
+def _joined(address: str, say: Callable[[str], None]) -> JoinedMachines:
+    """Measures a Ray cluster from a process of its own: this one has shown Ray another token."""
+    say("machines: how fast each is, and the links between them")
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+        return pool.submit(joined_machines, address).result()
 
 
 def _device_name(device: torch.device) -> str:
