@@ -24,6 +24,10 @@ from flexrlhf.planning.workflow.shape import IterationShape
 
 _TOKEN_BYTES: Final = 8
 """Of a token's number and of what is said of it, as they travel."""
+_SHARERS: Final = 16
+"""Processes that give each other parts of new weights."""
+_ASKED_OF_PEERS: Final = 3
+"""Requests to each: what it has, what it takes, and for its part."""
 _FIELDS: Final = 6
 """Numbers per token of a sample that is trained on."""
 
@@ -230,7 +234,9 @@ class WorkerDurations:
             shadow = self._placed.get(SHADOWS.get(role, role))
             if shadow is not None:
                 share = shadow.model.weight_bytes / shadow.layout.weight_parts
-                seconds += self._weights_s(shadow, share)
+                peers = min(len(shadow.devices), _SHARERS) - 1
+                asked_s = _ASKED_OF_PEERS * peers * self._costs.parcels.request_s
+                seconds += self._weights_s(shadow, share) + asked_s
         pulling = self._groups[transfer.target_group].devices
         if self._machines is not None:
             return seconds * self._slowdown(pulling)
