@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from flexrlhf.core.algorithm_specs import algorithm_spec
 from flexrlhf.core.errors import ConfigError
 from flexrlhf.planning.cluster.cluster import Cluster
 from flexrlhf.planning.costs.held_model import HeldModel
@@ -34,6 +35,11 @@ from flexrlhf.planning.costs.profiled.worker_costs import (
 )
 from flexrlhf.planning.costs.profiled.worker_seconds import WorkerSeconds, dealt
 from flexrlhf.planning.costs.shape import ModelShape
+from flexrlhf.planning.placement.placed_role import PlacedRole
+from flexrlhf.planning.placement.plan import Plan, RolePlacement
+from flexrlhf.planning.workflow.iteration import iteration_graph
+from flexrlhf.planning.workflow.shape import IterationShape
+from flexrlhf.planning.workflow.worker_durations import WorkerDurations
 
 ONE = ProfiledCosts(
     dtype="float32",
@@ -243,3 +249,35 @@ def test_replicas_stream_side_by_side() -> None:
     answers = [SequenceLength(4.0, float(n)) for n in (2, 9, 3, 9)]
     parts = role(2).stream([answers[:2], answers[2:]], WORK)
     assert [sorted(a.response for a in part) for part, _ in parts] == [[2, 9], [3, 9]]
+
+
+def weights_transfer_s(request_s: float) -> float:
+    """Of GRPO with an actor on one process and three that generate."""
+    spec = algorithm_spec("grpo")
+    places = {
+        "actor": RolePlacement((0,)),
+        "reference": RolePlacement((0,)),
+        "reward": RolePlacement((0,)),
+        "shadow_actor": RolePlacement((1, 2, 3), data_parallel=3),
+    }
+    plan = Plan(1, "disaggregated", feasible=True, why="", placement=places)
+    graph = iteration_graph(spec, plan, IterationShape(num_samples=4), 0)
+    durations = WorkerDurations(
+        spec,
+        [
+            PlacedRole("actor", MODEL, (0,), Layout(1, 1, 1, 0, shard=1)),
+            PlacedRole("shadow_actor", MODEL, (1, 2, 3), Layout(1, 1, 3, 0, shard=3)),
+        ],
+        graph=graph,
+        shape=IterationShape(num_samples=4),
+        work=WORK,
+        costs=replace(WORKERS, parcels=ParcelCost(request_s, 0.0, 0.0)),
+        peak_bytes=lambda _: 0,
+    )
+    (transfer,) = [one for one in graph.transfers if one.kind == "weights"]
+    return durations.transfer_time(transfer).latency_s
+
+
+def test_replicas_ask_each_other_for_parts_of_new_weights() -> None:
+    more_s = weights_transfer_s(0.01) - weights_transfer_s(0.0)
+    assert more_s == pytest.approx(3 * 2 * 0.01 * WORKERS.slowdown(6))
