@@ -46,6 +46,8 @@ def page(document: Mapping[str, Any]) -> str:
         f"Disaggregated is **{ratio['measured']:.2f} times as fast** ({ratio['lowest']:.2f} to"
         f" {ratio['highest']:.2f}); predicted were {ratio['predicted']:.2f}.",
     ]
+    if "note" in document:
+        parts += ["", document["note"]]
     return "\n".join(parts) + "\n"
 
 
