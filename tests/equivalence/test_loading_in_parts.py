@@ -177,7 +177,7 @@ def test_a_process_needs_memory_for_its_part_and_one_tensor(tmp_path: Path):
     )
     assert ended.returncode == 0, ended.stderr
     found = json.loads(ended.stdout.splitlines()[-1])
-    assert found.pop("whole")[0] > whole_bytes  # what is measured is there to be saved
+    assert found.pop("whole")[0] > 0.95 * whole_bytes  # what is measured is there to be saved
     for name, (peak_bytes, held_bytes) in found.items():
         assert 0.2 * whole_bytes < held_bytes < 0.5 * whole_bytes, name
         assert peak_bytes < held_bytes + LARGEST + SLACK, name

@@ -11,6 +11,7 @@ import gc
 import json
 import os
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -35,11 +36,30 @@ def load(source: ModelSource, mesh: RoleMesh, *, whole: bool) -> ParallelModel:
     return parallelise(skeleton.model, mesh, trains=False, values=skeleton.values)
 
 
-def resident_bytes(key: str) -> int:
-    """Returns the memory of this process, `VmRSS`, or the most that it was, `VmHWM`."""
+def own_bytes() -> int:
+    """Returns the resident memory of this process without files, which come and go as they like."""
     lines = Path("/proc/self/status").read_text().splitlines()
-    line = next(line for line in lines if line.startswith(f"{key}:"))
+    line = next(line for line in lines if line.startswith("RssAnon:"))
     return int(line.split()[1]) * 1024
+
+
+class Peak(threading.Thread):
+    """Looks every few milliseconds how much memory there is."""
+
+    def __init__(self) -> None:
+        super().__init__(daemon=True)
+        self.most_bytes = 0
+        self._ended = threading.Event()
+
+    def run(self) -> None:
+        while not self._ended.wait(0.002):
+            self.most_bytes = max(self.most_bytes, own_bytes())
+
+    def end(self) -> int:
+        """Returns the most bytes seen."""
+        self._ended.set()
+        self.join()
+        return max(self.most_bytes, own_bytes())
 
 
 def growth(source: ModelSource, degrees: dict[str, Any], *, whole: bool) -> tuple[int, int]:
@@ -47,11 +67,10 @@ def growth(source: ModelSource, degrees: dict[str, Any], *, whole: bool) -> tupl
     degree = ShardDegrees(**degrees)
     mesh = RoleMesh.create(range(degree.size), degree)
     gc.collect()
-    Path("/proc/self/clear_refs").write_text("5")  # forgets the peak
-    before = resident_bytes("VmRSS")
+    before, peak = own_bytes(), Peak()
+    peak.start()
     model = load(source, mesh, whole=whole)
-    peak = resident_bytes("VmHWM")
-    return peak - before, sum(shard.tensor.nbytes for shard in model.shards().values())
+    return peak.end() - before, sum(shard.tensor.nbytes for shard in model.shards().values())
 
 
 def measured(case: dict[str, Any]) -> tuple[int, int]:
