@@ -150,12 +150,16 @@ from pathlib import Path
 from flexrlhf.config.yaml_text import write_yaml
 from flexrlhf.planning.cluster.cluster import Cluster
 from flexrlhf.planning.costs.profiled.setting import typical_cpu
-from flexrlhf.runtime.profiling.joined_measure import joined_machines
+from flexrlhf.runtime.profiling import measure
+from flexrlhf.runtime.ray_cluster import session
+session.start_local(1)
+session.leave()
 profile = typical_cpu(Cluster.uniform("cpu-core", nodes=1, devices_per_node=1))
-profile = replace(profile, joined=joined_machines("auto"))
+profile = replace(profile, joined=measure._joined("auto", print))
 Path(sys.argv[1]).write_text(write_yaml(profile.to_document()))
 """
-"""What `flexrlhf profile --ray auto` does, without the minute in which it measures one machine."""
+"""What `flexrlhf profile --ray auto` does, without the minute in which it measures one machine with
+a Ray of its own."""
 
 
 def test_links_are_measured_and_plans_reckon_with_them(hosts, content, config_file, tmp_path):
