@@ -31,7 +31,7 @@ FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 NAMED_FILE = re.compile(r"`([\w-]+\.(?:yaml|jsonl|py))`")
 IN_BACKTICKS = re.compile(r"`([^`\n]+)`")
 LINK = re.compile(r"\]\(([^)\s]+)\)")
-OF_WORKERS = {"weights/bytes"}
+OF_WORKERS = {"weights/bytes", "share/communication"}
 """Metrics that a run in one process lacks."""
 HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
 
