@@ -360,6 +360,20 @@ def test_what_cannot_have_been_done_is_refused(two_pools, done, fault):
     assert started(scheduler.handle(GraphSubmitted(graph))) == ["generate/0"]
 
 
+def test_samples_move_again_for_those_that_have_not_scored_them(three_pools):
+    (graph,) = graphs_of(three_pools, IterationShape(4), 1)
+    (moves,) = [t for t in graph.transfers if "generate/0" in t.sources and len(t.targets) > 1]
+    scored, *left = moves.targets
+    scheduler = Scheduler()
+    done = frozenset({"generate/0", scored})
+    actions = scheduler.handle(GraphSubmitted(graph, done))
+    scheduler.validate()
+    assert StartTransfer(moves) in actions
+    run_until(scheduler, actions, "advantage")
+    assert scored not in started(actions)
+    assert set(left) <= set(started(actions))
+
+
 def test_the_placement_cannot_change_in_mid_run(two_pools):
     (first,) = graphs_of(two_pools, IterationShape(4), 1)
     (second,) = graphs_of(one_device_plan(PPO), IterationShape(4), 1, start=1)

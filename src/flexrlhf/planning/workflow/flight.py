@@ -59,21 +59,24 @@ class Flight:
         freed: list[Task | Transfer] = []
         for follower in self._followers[name]:
             num_awaited[follower] -= 1
-            if num_awaited[follower] == 0:
+            if num_awaited[follower] == 0 and follower not in self._done:
                 freed.append(self._items[follower])
         return freed
 
     def _begin_with(self, graph: Graph, done: frozenset[str]) -> None:
-        moved = {t.name for t in graph.transfers if done.issuperset(t.targets)}
-        together = moved.union(done)
+        """Marks tasks as done; a transfer goes again where one of its targets is yet to come."""
+        moves = {transfer.name: transfer for transfer in graph.transfers}
         tasks = {task.name for task in graph.tasks}
         for name in done:
             if name not in tasks:
                 raise ValueError(f"{name!r} cannot be done: it is no task of this graph.")
             for earlier in self._waits_for[name]:
-                if earlier not in together:
+                sources = moves[earlier].sources if earlier in moves else (earlier,)
+                if not done.issuperset(sources):
                     raise ValueError(f"{name!r} cannot be done before {earlier!r}.")
-        for name in together:
+        moved = {name for name, transfer in moves.items() if done.issuperset(transfer.targets)}
+        self._done = moved.union(done)
+        for name in tuple(self._done):
             self.finish(name)
 
     def validate(self, begun: set[str], queued: set[str]) -> None:
@@ -85,7 +88,10 @@ class Flight:
         assert not begun & queued
         assert not (begun | queued) & self._done
         for name, awaited in self._waits_for.items():
-            num_open = sum(earlier not in self._done for earlier in awaited)
-            assert self._num_awaited[name] == num_open
-            is_free = name in begun or name in queued or name in self._done
-            assert is_free == (num_open == 0), f"{name} waits for {num_open} more"
+            still = [earlier for earlier in awaited if earlier not in self._done]
+            assert self._num_awaited[name] == len(still)
+            if name in self._done:  # what was done before may be moved again, for others
+                assert all(isinstance(self._items[earlier], Transfer) for earlier in still)
+            else:
+                is_free = name in begun or name in queued
+                assert is_free == (not still), f"{name} waits for {still}"
