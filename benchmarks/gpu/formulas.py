@@ -129,9 +129,9 @@ def _drawn(device: torch.device, dtype: torch.dtype) -> list[list[int]]:
         Sampling(max_new_tokens=1, temperature=0.7),
         Sampling(max_new_tokens=1, top_k=20, top_p=0.9),
     )
-    return [
-        draw_tokens(logits_BV, uniforms_B, way, position=0).tokens.cpu().tolist() for way in ways
-    ]
+    first_B = torch.zeros(64, dtype=torch.int64)
+    drawn = [draw_tokens(logits_BV, uniforms_B, way, positions_B=first_B) for way in ways]
+    return [each.tokens.cpu().tolist() for each in drawn]
 
 
 def _compare_bytes(agreement: Agreement, device: torch.device) -> None:
