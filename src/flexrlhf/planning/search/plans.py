@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
@@ -85,8 +86,8 @@ def ranked_plans(
         request: what is placed.
         choices: of the user. With `auto` every strategy that can be run here competes, with `all`
             the published systems too.
-        advised: also plan anew with another node and with twice the memory, which takes several
-            times as long.
+        advised: also find the best of strategies that lose, and plan anew with another node and
+            with twice the memory, which takes several times as long.
 
     Raises:
         PlanError: the strategy is unknown, or what the user says cannot be had.
@@ -96,14 +97,20 @@ def ranked_plans(
     found: list[Found] = []
     refused: list[Refusal] = []
     candidates = list(_candidates(request, choices))
-    for options in candidates:
+    is_race = not advised and request.max_p99_iteration_s is None
+    limit = math.inf
+    for options in search.by_floor(candidates) if is_race else candidates:
         if isinstance(options, Refusal):
             refused.append(options)
-        elif best := search.best_of(options):
+        elif best := search.best_of(options, limit=limit):
             found.append(best)
-        else:
+            if is_race:  # who could do no better need not be looked at; equals are
+                limit = min(limit, math.nextafter(search.score(best.best), math.inf))
+        elif math.isinf(limit):
             check_degrees(request, choices)
             refused.append(Refusal(options[0].strategy, _NO_SPLIT))
+    order = [o.strategy if isinstance(o, Refusal) else o[0].strategy for o in candidates]
+    found.sort(key=lambda f: order.index(f.strategy))
     fitting = sorted(
         (f for f in found if f.best.plan.predicted), key=lambda f: search.score(f.best)
     )

@@ -11,7 +11,7 @@ from itertools import count, product
 from typing import Final
 
 from flexrlhf.core.names import StrategyName
-from flexrlhf.planning.placement.arrangement import Arrangement
+from flexrlhf.planning.placement.arrangement import Arrangement, Refusal
 from flexrlhf.planning.placement.plan import Plan, SearchSummary
 from flexrlhf.planning.search.by_profile import ProfiledClimb
 from flexrlhf.planning.search.combinations import Combination
@@ -84,6 +84,19 @@ class Search:
             simulated=self._num_simulated,
             seconds=round(time.perf_counter() - self._started_s, 3),
         )
+
+    def by_floor(
+        self, candidates: Sequence[list[Arrangement] | Refusal]
+    ) -> list[list[Arrangement] | Refusal]:
+        """Returns strategies in the order of the score that each of them cannot beat."""
+
+        def floor(candidate: list[Arrangement] | Refusal) -> float:
+            if isinstance(candidate, Refusal):
+                return math.inf
+            wholes = [self._field(arrangement, Cuts()) for arrangement in candidate]
+            return min(self._floor(whole, Cuts()) for whole in wholes)
+
+        return sorted(candidates, key=floor)
 
     def best_of(
         self, arrangements: Sequence[Arrangement], *, limit: float = math.inf

@@ -274,6 +274,7 @@ def worker_processes(
         if address is None:
             groups = [len(node.devices) for node in cluster.nodes]
             count = 1 if threads == "auto" else threads
+            session.import_ray()  # beside a search each would slow the other down
             processes.start_early(groups, kind=kind_of(cluster), threads=count)
         yield processes
     finally:

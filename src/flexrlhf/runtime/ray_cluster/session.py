@@ -181,6 +181,11 @@ class _IntoOurLog(logging.Handler):
         logger.info("Ray: %s", record.getMessage())
 
 
+def import_ray() -> None:
+    """Imports Ray, which is at once what it is to be here: quiet."""
+    _ray()
+
+
 def _ray() -> Any:
     import ray
 

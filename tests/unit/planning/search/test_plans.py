@@ -133,3 +133,14 @@ def test_a_degree_that_cuts_a_head_is_refused():
     )
     with pytest.raises(PlanError, match="llama-7b has 32 attention heads"):
         ranked_plans(request, choices)
+
+
+@pytest.mark.parametrize("algorithm", ["ppo", "grpo", "sft"])
+@pytest.mark.parametrize(("nodes", "device"), [(1, "A100-80G"), (2, "V100-32G")])
+def test_a_run_that_waits_for_no_advice_takes_the_best_of_all(algorithm, nodes, device):
+    request = request_for(algorithm, nodes=nodes, device=device)
+    every, fastest = ranked_plans(request), ranked_plans(request, advised=False)
+    assert fastest.best.placement == every.best.placement
+    assert fastest.best.strategy == every.best.strategy
+    assert fastest.best.predicted.iteration_s == every.best.predicted.iteration_s
+    assert fastest.search["simulated"] <= every.search["simulated"]
