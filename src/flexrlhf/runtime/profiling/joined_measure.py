@@ -42,10 +42,10 @@ def joined_machines(address: str) -> JoinedMachines:
         WorkerLost: a machine did not start its worker, or lost it.
         TransferLost: a machine does not reach another.
     """
-    alone = _alone_products_per_s()
     processes = RayProcesses(address)
     try:
         cluster = joined_cluster(RayCluster(ray=address))
+        alone = _alone_products_per_s()
         processes.start(
             [1] * len(cluster.nodes),
             kind=kind_of(cluster),

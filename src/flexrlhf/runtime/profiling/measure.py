@@ -35,7 +35,8 @@ def measure(
 ) -> Profile:
     """Returns the profile of the device on which `train` would run here.
 
-    Memory comes first, since what is measured before makes the process grow.
+    A cluster comes first, since there may be none; then memory, since what is measured before makes
+    the process grow.
 
     Args:
         environment: of this process, as `environment.json` has it.
@@ -48,11 +49,11 @@ def measure(
         FlexError: one of its machines failed.
     """
     start_s = time.perf_counter()
+    joined = None if ray is None else _joined(ray, say)
     share_one_heap()
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     costs = _costs(device, threads, say)
     workers = _workers(device, costs, say)
-    joined = None if ray is None else _joined(ray, say)
     packages = environment.get("packages", {})
     made = {
         "at": f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC",

@@ -15,6 +15,7 @@ from flexrlhf.planning.cluster.cluster import Cluster, Node
 from flexrlhf.planning.cluster.described_links import link_between
 from flexrlhf.planning.cluster.detection import this_machine
 from flexrlhf.planning.cluster.device_type import DeviceType
+from flexrlhf.planning.cluster.link import Link
 from flexrlhf.planning.cluster.link_catalogue import link_type
 from flexrlhf.planning.costs.profiled.measured_cluster import measured_cluster
 from flexrlhf.planning.costs.profiled.profile import Profile, load_profile
@@ -37,12 +38,13 @@ def joined_cluster(setting: RayCluster) -> Cluster:
         ConfigError: there is no such cluster, or it has no devices, or fewer than asked for.
     """
     profile = None if setting.profile is None else load_profile(setting.profile)
+    link = None if setting.links is None else link_between("cluster.links", setting.links)
     session.join(setting.ray)
     until_s = time.monotonic() + _SETTLE_S
     while True:
         try:
             found = cluster_of_nodes(session.nodes(), setting, this_machine())
-            return as_known(found, setting, profile)
+            return as_known(found, setting, profile, link)
         except ConfigError:
             if time.monotonic() > until_s:
                 raise
@@ -84,16 +86,19 @@ def cluster_of_nodes(found: Sequence[RayNode], setting: RayCluster, here: Cluste
     return Cluster(tuple(nodes), dict.fromkeys(_pairs(nodes), between))
 
 
-def as_known(found: Cluster, setting: RayCluster, profile: Profile | None) -> Cluster:
-    """Returns a Ray cluster with the links that the user names, else those that were measured.
+def as_known(
+    found: Cluster, setting: RayCluster, profile: Profile | None, link: Link | None
+) -> Cluster:
+    """Returns a Ray cluster with the link that the user names, else those that were measured.
 
     Args:
         found: its machines.
         setting: of the config.
         profile: that it names.
+        link: that it names.
 
     Raises:
-        ConfigError: there is no such link, or the profile is of other machines.
+        ConfigError: the profile is of other machines.
     """
     if profile is not None and profile.joined is None:
         raise ConfigError(
@@ -103,9 +108,8 @@ def as_known(found: Cluster, setting: RayCluster, profile: Profile | None) -> Cl
         )
     if profile is not None:
         found = measured_cluster(found, profile)
-    if setting.links is None:
+    if link is None:
         return found
-    link = link_between("cluster.links", setting.links)
     return Cluster(found.nodes, dict.fromkeys(_pairs(found.nodes), link))
 
 

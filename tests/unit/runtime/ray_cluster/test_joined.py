@@ -7,10 +7,13 @@ import pytest
 from flexrlhf.config.cluster import OwnLink, RayCluster
 from flexrlhf.core.errors import ConfigError
 from flexrlhf.planning.cluster.cluster import Cluster
-from flexrlhf.runtime.ray_cluster.joined import as_known, cluster_of_nodes
+from flexrlhf.planning.cluster.described_links import link_between
+from flexrlhf.runtime.profiling.measure import measure
+from flexrlhf.runtime.ray_cluster.joined import as_known, cluster_of_nodes, joined_cluster
 from flexrlhf.runtime.ray_cluster.session import RayNode
 
 CORES = Cluster.uniform("cpu-core", nodes=1, devices_per_node=2)
+NOBODY = "127.0.0.1:1"
 H100 = Cluster.uniform("H100-80G", nodes=1, devices_per_node=8)
 
 
@@ -63,19 +66,25 @@ def test_too_few_are_refused_machine_by_machine():
 
 def test_the_link_that_the_user_names_joins_all_machines():
     found = cluster(machine("a", 2), machine("b", 2))
-    known = as_known(found, RayCluster(ray="auto", links="RoCE-8x400G"), None)
-    assert known.link_between(*known.nodes).name == "RoCE-8x400G"
-    own = RayCluster(ray="auto", links=OwnLink(bandwidth_gbytes_s=0.5, latency_us=100))
-    link = as_known(found, own, None).link_between(*known.nodes)
+    own = OwnLink(bandwidth_gbytes_s=0.5, latency_us=100)
+    link = link_between("cluster.links", own)
+    known = as_known(found, RayCluster(ray="auto", links=own), None, link)
+    assert known.link_between(*known.nodes) == link
     assert (link.bandwidth, link.latency_s) == (0.5e9, pytest.approx(1e-4))
-    assert as_known(found, RayCluster(ray="auto"), None) == found
+    assert as_known(found, RayCluster(ray="auto"), None, None) == found
 
 
 @pytest.mark.parametrize("name", ["NVLink4", "Etherned-10G"])
-def test_what_joins_no_machines_is_refused(name):
-    found = cluster(machine("a", 2), machine("b", 2))
+def test_what_joins_no_machines_is_refused_before_a_cluster_is_asked(name):
     with pytest.raises(ConfigError, match=r"cluster\.links"):
-        as_known(found, RayCluster(ray="auto", links=name), None)
+        joined_cluster(RayCluster(ray=NOBODY, links=name))
+
+
+def test_a_cluster_that_is_not_there_is_refused_before_this_machine_is_measured():
+    said = []
+    with pytest.raises(ConfigError, match="no Ray cluster answers"):
+        measure({}, 1, said.append, ray=NOBODY)
+    assert len(said) == 1
 
 
 def test_machines_keep_their_addresses():
