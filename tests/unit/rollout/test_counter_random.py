@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from flexrlhf.learning.rollout.counter_random import philox, uniforms
+from flexrlhf.learning.rollout.counter_random import UpcomingUniforms, philox, uniforms
 
 # Random123 1.14, tests/kat_vectors: philox4x32, 10 rounds; counter, key, result.
 KNOWN_ANSWERS = [
@@ -71,3 +71,19 @@ def test_the_numbers_are_uniform_inside_the_open_interval() -> None:
 def test_the_largest_bits_stay_below_one() -> None:
     largest = float(2**52 - 1)
     assert (largest + 0.5) * 2.0**-52 < 1.0
+
+
+def test_numbers_computed_ahead_are_those_of_each_position_while_rows_come_and_go() -> None:
+    generator = np.random.default_rng(0)
+    upcoming = UpcomingUniforms(5)
+    ids, positions = np.arange(4), np.zeros(4, dtype=np.int64)
+    for step in range(60):
+        expected = [uniforms(5, [one], at)[0] for one, at in zip(ids, positions, strict=True)]
+        assert upcoming.take(ids, positions).tolist() == expected
+        positions = positions + 1
+        if step % 3 == 0:
+            rows = generator.permutation(len(ids))[: len(ids) - 1]
+            upcoming.keep(rows)
+            ids, positions = ids[rows], positions[rows]
+        if (step % 3 == 0 and step % 2 == 0) or not len(ids):
+            ids, positions = np.append(ids, 100 + step), np.append(positions, 0)

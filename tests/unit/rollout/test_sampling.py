@@ -182,6 +182,45 @@ def test_the_cdf_is_inverted_in_order_of_ids_and_skips_impossible_tokens() -> No
     assert invert_cdf(probabilities, numbers).tolist() == [1, 1, 3, 3, 4, 4]
 
 
+@pytest.mark.parametrize("size", [2048, 2049, 2304, 5000])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_large_vocabulary_is_inverted_as_a_plain_sum_would(size: int, dtype: torch.dtype) -> None:
+    """Each token at the middle of its share of the cumulative sum, impossible ones never."""
+    generator = torch.Generator().manual_seed(size)
+    probabilities = torch.rand(size, generator=generator, dtype=dtype)
+    probabilities[::7] = 0
+    probabilities[:300] = 0
+    ends = probabilities.double().cumsum(0)
+    uniforms = (ends - probabilities.double() / 2) / ends[-1]
+    found = invert_cdf(probabilities.expand(size, -1), uniforms)
+    possible = probabilities > 0
+    assert torch.equal(found[possible], torch.arange(size)[possible])
+    smallest = torch.tensor([2.0**-53, 1 - 2.0**-53], dtype=torch.float64)
+    ends = invert_cdf(probabilities.expand(2, -1), smallest).tolist()
+    assert ends == [int(possible.nonzero()[0]), int(possible.nonzero()[-1])]
+
+
+def test_a_row_of_a_large_vocabulary_does_not_depend_on_the_others() -> None:
+    generator = torch.Generator().manual_seed(0)
+    logits = torch.randn(16, 50_000, generator=generator) * 3
+    numbers = torch.rand(16, generator=generator, dtype=torch.float64)
+    sampling = Sampling(max_new_tokens=1)
+    together = draw_tokens(logits, numbers, sampling, positions_B=at(0))
+    for row in range(16):
+        rows = slice(row, row + 1)
+        alone = draw_tokens(logits[rows].clone(), numbers[rows], sampling, positions_B=at(0))
+        assert torch.equal(alone.tokens, together.tokens[rows])
+        assert torch.equal(alone.logprobs, together.logprobs[rows])
+
+
+def test_logprobs_of_a_peaked_distribution_are_as_exact_as_log_softmax() -> None:
+    logits = torch.tensor([[60.0, 0.0, -60.0, 30.0]])
+    sampling = Sampling(max_new_tokens=4, min_new_tokens=4, end_tokens=(0, 3))
+    drawn = draw_tokens(logits, torch.tensor([0.5]).double(), sampling, positions_B=at(0))
+    assert drawn.tokens.tolist() == [1]
+    assert drawn.logprobs.tolist() == [-60.0]
+
+
 def test_float64_logits_are_not_rounded_and_bfloat16_ones_are_widened() -> None:
     logits = torch.tensor([LOGITS], dtype=torch.float64)
     sampling = Sampling(max_new_tokens=1)

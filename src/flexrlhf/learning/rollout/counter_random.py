@@ -13,6 +13,8 @@ _MULTIPLIERS = (np.uint64(0xD2511F53), np.uint64(0xCD9E8D57))
 _KEY_STEPS = (0x9E3779B9, 0xBB67AE85)
 _WORD = 0xFFFFFFFF
 _NUM_ROUNDS = 10
+_STEPS_AHEAD = 16
+"""Tokens for which numbers are computed at one time: a call costs as much for one as for many."""
 
 
 def philox(counters: NDArray[np.uint64], key: tuple[int, int]) -> NDArray[np.uint64]:
@@ -65,3 +67,38 @@ def uniforms(seed: int, sample_ids: ArrayLike, positions: ArrayLike) -> NDArray[
     # 52 bits and a half: 53 bits and a half would round up to 1.
     bits_B = ((high >> np.uint64(6)) << np.uint64(26)) | (low >> np.uint64(6))
     return (bits_B.astype(np.float64) + 0.5) * 2.0**-52
+
+
+class UpcomingUniforms:
+    """The numbers of each row's next tokens, computed for several tokens at one time.
+
+    Args:
+        seed: of the run.
+    """
+
+    def __init__(self, seed: int) -> None:
+        self._seed = seed
+        self._numbers_SB = np.zeros((0, 0))
+        """Of the tokens to come: step by step, for all rows."""
+
+    def take(
+        self, sample_ids: NDArray[np.int64], positions: NDArray[np.int64]
+    ) -> NDArray[np.float64]:
+        """Returns one number per row, as `uniforms` does.
+
+        Args:
+            sample_ids: of the rows, [B]; the same as last time, after `keep`, or more.
+            positions: of each row's next token, one more than last time.
+        """
+        num_rows = len(sample_ids)
+        if not len(self._numbers_SB) or self._numbers_SB.shape[1] != num_rows:
+            steps_S1 = np.arange(_STEPS_AHEAD)[:, None]
+            ids, places = np.broadcast_arrays(sample_ids, positions + steps_S1)
+            numbers = uniforms(self._seed, ids.ravel(), places.ravel())
+            self._numbers_SB = numbers.reshape(_STEPS_AHEAD, num_rows)
+        first, self._numbers_SB = self._numbers_SB[0], self._numbers_SB[1:]
+        return first
+
+    def keep(self, rows: NDArray[np.int64]) -> None:
+        """Makes old row `rows[i]` the new row i; the others are gone."""
+        self._numbers_SB = self._numbers_SB[:, rows]

@@ -8,7 +8,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from flexrlhf.learning.rollout.counter_random import uniforms
+from flexrlhf.learning.rollout.counter_random import UpcomingUniforms
 from flexrlhf.learning.rollout.protocol import Generation, Request, Sampling
 from flexrlhf.learning.rollout.rows import Rows
 from flexrlhf.learning.rollout.sampling import draw_tokens
@@ -65,6 +65,7 @@ class Decoding:
         self._sampling = sampling
         self._at_once = at_once
         self._rows = Rows(sampling, weight_version)
+        self._uniforms = UpcomingUniforms(sampling.seed)
         self._tokens_B: Tensor | None = None
         """Drawn last, of the rows that go on; None where there is no row."""
 
@@ -76,23 +77,27 @@ class Decoding:
     def advance(self) -> list[Generation]:
         """Lets answers begin, gives each row a token, and returns what ended with it."""
         logits_BV = self._next_logits()
-        sampling, positions_B = self._sampling, self._rows.positions
+        positions_B = self._rows.positions
+        uniforms_B = self._uniforms.take(self._rows.sample_ids.numpy(), positions_B.numpy())
         drawn = draw_tokens(
             logits_BV,
-            torch.from_numpy(
-                uniforms(sampling.seed, self._rows.sample_ids.numpy(), positions_B.numpy())
-            ).to(logits_BV.device),
-            sampling,
+            torch.from_numpy(uniforms_B).to(logits_BV.device),
+            self._sampling,
             positions_B=positions_B,
         )
         is_live_B = self._rows.append(drawn)
-        rows = compaction(is_live_B)
-        ended: list[Generation] = []
-        if len(rows) < len(is_live_B):
-            ended = self._rows.generations(~is_live_B)
-            self._rows.keep(rows)
-            self._decoder.keep(rows)
-        self._tokens_B = drawn.tokens[rows.to(logits_BV.device)] if len(rows) else None
+        self._tokens_B = drawn.tokens
+        return [] if bool(is_live_B.all()) else self._take_out(~is_live_B)
+
+    def _take_out(self, has_ended_B: Tensor) -> list[Generation]:
+        """Lets the rows go that end, and returns their answers."""
+        assert self._tokens_B is not None, "a token was drawn for every row"
+        ended = self._rows.generations(has_ended_B)
+        rows = compaction(~has_ended_B)
+        self._rows.keep(rows)
+        self._uniforms.keep(rows.numpy())
+        self._decoder.keep(rows)
+        self._tokens_B = self._tokens_B[rows.to(self._tokens_B.device)] if len(rows) else None
         return ended
 
     def _next_logits(self) -> Tensor:

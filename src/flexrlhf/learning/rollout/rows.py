@@ -47,10 +47,10 @@ class Rows:
     def append(self, drawn: DrawnTokens) -> Tensor:
         """Stores one token per row; returns which rows go on, bool [B]."""
         tokens_B = drawn.tokens.cpu()
-        rows = torch.arange(len(tokens_B))
-        self._tokens[rows, self.positions] = tokens_B
-        self._logprobs[0, rows, self.positions] = drawn.logprobs.cpu().double()
-        self._logprobs[1, rows, self.positions] = drawn.sampling_logprobs.cpu().double()
+        logprobs_2B = torch.stack([drawn.logprobs, drawn.sampling_logprobs]).cpu().double()
+        rows, places = slice(len(tokens_B)), self.positions[:, None]
+        self._tokens[rows].scatter_(1, places, tokens_B[:, None])
+        self._logprobs[:, rows].scatter_(2, places.expand(2, -1, 1), logprobs_2B[:, :, None])
         self.positions = self.positions + 1
         self._has_end_token = torch.isin(tokens_B, self._end_tokens)
         return ~self._has_end_token & (self.positions < self._most)

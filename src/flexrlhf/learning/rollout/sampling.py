@@ -1,18 +1,24 @@
 """From logits to tokens: temperature, top-k, top-p, and one uniform number per token.
 
 Ties: greedy takes the lowest id; top-k keeps every token as likely as the k-th; top-p takes equally
-likely tokens in order of their ids.
+likely tokens in order of their ids. A row's token depends on no other row: every sum is of one row.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 import torch
 from torch import Tensor
 
 from flexrlhf.core.errors import RunFailed
 from flexrlhf.learning.rollout.protocol import Sampling
+
+_CHUNK: Final = 256
+"""Tokens whose probabilities are added up first, so that few numbers are cumulated in float64."""
+_FEW_TOKENS: Final = 2048
+"""A vocabulary of so many is cumulated as a whole: one step costs less than two."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,20 +48,24 @@ def draw_tokens(
         RunFailed: a logit is not a number, or infinite.
     """
     logits_BV = logits_BV.to(torch.promote_types(logits_BV.dtype, torch.float32))
-    scaled_BV = logits_BV / sampling.temperature
-    logprobs_BV = torch.log_softmax(scaled_BV, dim=-1)
+    scaled_BV = logits_BV if sampling.temperature == 1 else logits_BV / sampling.temperature
+    probabilities_BV = scaled_BV.softmax(dim=-1)
     is_early_B = positions_B < sampling.min_new_tokens
     if sampling.greedy:
         tokens_B = ban(logits_BV, sampling.end_tokens, is_early_B).argmax(dim=-1)
-        sampling_logprobs_B = torch.zeros_like(logprobs_BV[:, 0])
+        logprobs_B = _logprobs(scaled_BV, probabilities_BV, tokens_B)
+        sampling_logprobs_B = torch.zeros_like(logprobs_B)
     else:
         kept_BV = keep_most_likely(
             ban(scaled_BV, sampling.end_tokens, is_early_B), sampling.top_k, sampling.top_p
         )
-        sampled_BV = logprobs_BV if kept_BV is scaled_BV else torch.log_softmax(kept_BV, dim=-1)
-        tokens_B = invert_cdf(sampled_BV.double().exp(), uniforms_B)
-        sampling_logprobs_B = _pick(sampled_BV, tokens_B)
-    logprobs_B = _pick(logprobs_BV, tokens_B)
+        are_all_kept = kept_BV is scaled_BV
+        sampled_BV = probabilities_BV if are_all_kept else kept_BV.softmax(dim=-1)
+        tokens_B = invert_cdf(sampled_BV, uniforms_B)
+        logprobs_B = _logprobs(scaled_BV, probabilities_BV, tokens_B)
+        sampling_logprobs_B = (
+            logprobs_B if are_all_kept else _logprobs(kept_BV, sampled_BV, tokens_B)
+        )
     if not bool(torch.isfinite(logprobs_B).all()):
         raise RunFailed(
             "The actor's logits are not finite.",
@@ -102,16 +112,50 @@ def keep_most_likely(logits_BV: Tensor, top_k: int, top_p: float) -> Tensor:
 def invert_cdf(probabilities_BV: Tensor, uniforms_B: Tensor) -> Tensor:
     """Returns the first token whose cumulative probability, in order of ids, reaches the uniform.
 
+    Chunks of the vocabulary are added up in the type of the probabilities, and cumulated in
+    float64; then the tokens of the one chunk that the uniform falls into are.
+
     Args:
-        probabilities_BV: float64; need not add up to exactly 1. Tokens of probability zero are
-            never returned.
+        probabilities_BV: float32 or float64; need not add up to exactly 1. Tokens of probability
+            zero are never returned.
         uniforms_B: float64 in (0, 1).
     """
-    cumulative_BV = probabilities_BV.cumsum(dim=-1)
-    targets_B1 = cumulative_BV[:, -1:] * uniforms_B[:, None]
-    tokens_B = torch.searchsorted(cumulative_BV, targets_B1).squeeze(-1)
-    return tokens_B.clamp_(max=probabilities_BV.shape[-1] - 1)  # beyond only if not a number
+    num_tokens = probabilities_BV.shape[-1]
+    if num_tokens <= _FEW_TOKENS:
+        return _descend(probabilities_BV, uniforms_B)[0]
+    chunks_B, uniforms_B = _descend(_chunk_sums(probabilities_BV), uniforms_B)
+    tokens_BK = chunks_B[:, None] * _CHUNK + torch.arange(_CHUNK, device=chunks_B.device)
+    inside_BK = probabilities_BV.gather(-1, tokens_BK.clamp(max=num_tokens - 1))
+    inside_BK = inside_BK.masked_fill(tokens_BK >= num_tokens, 0)
+    return chunks_B * _CHUNK + _descend(inside_BK, uniforms_B)[0]
 
 
-def _pick(values_BV: Tensor, tokens_B: Tensor) -> Tensor:
-    return values_BV.gather(-1, tokens_B[:, None]).squeeze(-1)
+def _chunk_sums(probabilities_BV: Tensor) -> Tensor:
+    """Returns the sum of each chunk, [B, chunks]; the last one may be shorter."""
+    num_whole = probabilities_BV.shape[-1] // _CHUNK * _CHUNK
+    sums_BC = probabilities_BV[:, :num_whole].unflatten(-1, (-1, _CHUNK)).sum(dim=-1)
+    if num_whole == probabilities_BV.shape[-1]:
+        return sums_BC
+    return torch.cat([sums_BC, probabilities_BV[:, num_whole:].sum(dim=-1, keepdim=True)], dim=-1)
+
+
+def _descend(masses_BN: Tensor, uniforms_B: Tensor) -> tuple[Tensor, Tensor]:
+    """Returns into which of the masses each uniform falls, and how far inside it: in (0, 1]."""
+    cumulative_BN = masses_BN.double().cumsum(dim=-1)
+    targets_B1 = cumulative_BN[:, -1:] * uniforms_B[:, None]
+    # Beyond the last only if not a number.
+    found_B1 = torch.searchsorted(cumulative_BN, targets_B1).clamp_(max=masses_BN.shape[-1] - 1)
+    ends_B1 = cumulative_BN.gather(-1, found_B1)
+    starts_B1 = cumulative_BN.gather(-1, (found_B1 - 1).clamp_(min=0)) * (found_B1 > 0)
+    inside_B1 = (targets_B1 - starts_B1) / (ends_B1 - starts_B1)
+    return found_B1.squeeze(-1), inside_B1.squeeze(-1)
+
+
+def _logprobs(scaled_BV: Tensor, probabilities_BV: Tensor, tokens_B: Tensor) -> Tensor:
+    """Returns the log-softmax of the tokens only, [B], given the softmax of all.
+
+    The most likely token's probability is 1 / sum exp(logit - largest logit), so its log is what
+    the normaliser takes off; logs of small probabilities, which may be zero, are not needed.
+    """
+    picked_B = scaled_BV.gather(-1, tokens_B[:, None]).squeeze(-1)
+    return picked_B - scaled_BV.amax(dim=-1) + probabilities_BV.amax(dim=-1).log()
