@@ -14,7 +14,7 @@ from flexrlhf.planning.costs.profiled.profile import load_profile
 @pytest.fixture
 def in_a_hurry(monkeypatch: pytest.MonkeyPatch) -> None:
     """Makes one turn of everything, on small models: numbers are then bad, and quickly there."""
-    from flexrlhf.runtime.profiling import held_memory, speeds, timing
+    from flexrlhf.runtime.profiling import held_memory, speeds, timing, whole_costs
 
     monkeypatch.setattr(timing, "_LEAST_TURNS", 1)
     monkeypatch.setattr(timing, "_MOST_TURNS", 1)
@@ -23,6 +23,8 @@ def in_a_hurry(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(speeds, "_ROW_MATRICES", 1)
     monkeypatch.setattr(speeds, "_VOCABULARY", 512)
     monkeypatch.setattr(held_memory, "_VOCABULARY", 512)
+    monkeypatch.setattr(whole_costs, "_WIDTH", 64)
+    monkeypatch.setattr(whole_costs, "_CYCLES", 1)
     monkeypatch.setattr(held_memory, "_LAYERS", 2)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
 from datetime import UTC, datetime
 from importlib.util import find_spec
 from multiprocessing import get_context
@@ -22,6 +23,7 @@ from flexrlhf.runtime.machine import gpus, processor_name
 from flexrlhf.runtime.profiling import held_memory, smallest_run
 from flexrlhf.runtime.profiling.device_costs import device_costs
 from flexrlhf.runtime.profiling.joined_measure import joined_machines
+from flexrlhf.runtime.profiling.whole_costs import whole_cost
 
 _SOFTWARE = ("torch", "transformers")
 
@@ -79,7 +81,9 @@ def _costs(device: torch.device, threads: int, say: Callable[[str], None]) -> Pr
         overhead=held_memory.allocator_overhead(device),
         logit_copies=held_memory.logit_copies(device),
     )
-    return device_costs(device, memory_constants, say)
+    costs = device_costs(device, memory_constants, say)
+    say("whole pieces of a run")
+    return replace(costs, wholes=whole_cost(costs, device))
 
 
 def _workers(

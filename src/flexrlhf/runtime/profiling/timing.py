@@ -44,13 +44,14 @@ def medians_s(
             break
         for times, work in zip(taken, works, strict=True):
             before()
-            seconds = _seconds(work)
+            seconds = seconds_of(work)
             if turn >= 0:
                 times.append(seconds)
     return [statistics.median(times) for times in taken]
 
 
-def _seconds(work: Work) -> float:
+def seconds_of(work: Work) -> float:
+    """Returns the seconds of one turn, what a GPU does in it included."""
     _wait()
     start_s = time.perf_counter()
     work()

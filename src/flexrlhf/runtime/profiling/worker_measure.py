@@ -52,12 +52,15 @@ def worker_costs(memory: MemoryConstants, say: Callable[[str], None]) -> WorkerC
         say("workers: how long work takes beside others")
         crowds = _crowds(probes)
         costs = probes.ask("costs", range(cores), memory)[0]
+        say("workers: whole pieces of a run")
+        wholes = probes.ask("whole_cost", None, costs, cores)[0]
         say("workers: collectives, parcels, weights, the driver")
         groups = tuple(_group(ranks, probes.ask("group_costs", None, ranks)) for ranks in _RANKS)
         peer = probes.addresses[1]
         parcels = ParcelCost(**probes.ask("parcel_costs", [0], peer)[0])
         weights = WeightCost(**probes.ask("weight_costs", [0], peer)[0])
         trips = tuple(RoundTrip(count, probes.round_trip_s(count)) for count in (1, *_RANKS))
+        costs = replace(costs, wholes=wholes)
         return WorkerCosts(cores, costs, crowds, groups, parcels, weights, trips)
     finally:
         session.leave()

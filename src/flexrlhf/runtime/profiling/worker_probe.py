@@ -27,12 +27,17 @@ from flexrlhf.learning.transport.samples import samples_from_parcel, samples_to_
 from flexrlhf.learning.transport.server import LOOPBACK, ParcelServer
 from flexrlhf.learning.weights.pulling import pull
 from flexrlhf.learning.weights.store import WeightStore
-from flexrlhf.planning.costs.profiled.constants import MemoryConstants, ProfiledCosts
+from flexrlhf.planning.costs.profiled.constants import (
+    MemoryConstants,
+    ProfiledCosts,
+    WholeCost,
+)
 from flexrlhf.runtime.devices.process_groups import join_world, open_store
 from flexrlhf.runtime.devices.work_order import Meeting
 from flexrlhf.runtime.profiling import subjects
 from flexrlhf.runtime.profiling.device_costs import device_costs
-from flexrlhf.runtime.profiling.timing import Work, median_s
+from flexrlhf.runtime.profiling.timing import Work, median_s, seconds_of
+from flexrlhf.runtime.profiling.whole_costs import whole_cost
 
 _SECRET: Final = "profile"
 _NARROW, _WIDE = 64, 512
@@ -86,6 +91,18 @@ class WorkerProbe:
     def costs(self, memory: MemoryConstants) -> ProfiledCosts:
         """Returns the constants of this process, as it is beside what others do."""
         return device_costs(_CPU, memory, lambda _: None)
+
+    def whole_cost(self, costs: ProfiledCosts, ranks: int) -> WholeCost | None:
+        """Returns what `ranks` processes take for whole pieces; None for others.
+
+        Args:
+            costs: the constants of one of them.
+            ranks: processes that begin each piece together and wait for the slowest.
+        """
+        group = RoleMesh.create(range(ranks), ShardDegrees(data=ranks)).group
+        if self._rank >= ranks:
+            return None
+        return whole_cost(costs, _CPU, lambda: dist.barrier(group=group))
 
     def piece_s(self, until_s: float) -> float:
         """Returns the mean seconds of a mixed piece of work, over and over until a moment.
@@ -161,7 +178,7 @@ class WorkerProbe:
         first_s, small_s = median_s(lambda: bring(first)), median_s(lambda: bring(one))
         whole_s = median_s(lambda: bring(target), budget_s=2.0)
         taken = [bring(target) for _ in range(5)]
-        install_s = min(_seconds(staged.install) for staged in taken)
+        install_s = min(seconds_of(staged.install) for staged in taken)
         tensor_s = max(0.0, (small_s - first_s) / max(1, len(one) - 1))
         return {
             "pull_s": max(0.0, first_s - tensor_s),
@@ -255,7 +272,7 @@ class WorkerProbe:
         for _ in range(turns + 2):
             if before is not None:
                 before()
-            taken.append(_seconds(work))
+            taken.append(seconds_of(work))
         taken = sorted(taken[2:])
         return taken[len(taken) // 2]
 
@@ -270,9 +287,3 @@ def _share(numbers: torch.Tensor, ranks: int, mesh: RoleMesh) -> None:
         dist.reduce(rows, group=mesh.shard_group, group_dst=shard)
     for shard, rows in enumerate(numbers.chunk(ranks)):
         dist.broadcast(rows, group=mesh.shard_group, group_src=shard)
-
-
-def _seconds(work: Callable[[], object]) -> float:
-    start_s = time.perf_counter()
-    work()
-    return time.perf_counter() - start_s

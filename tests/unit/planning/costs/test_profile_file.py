@@ -12,6 +12,7 @@ from flexrlhf.config.cluster import ClusterDescription, NodeGroup, ProfiledMachi
 from flexrlhf.config.yaml_text import write_yaml
 from flexrlhf.core.errors import ConfigError
 from flexrlhf.planning.cluster.cluster import Cluster
+from flexrlhf.planning.costs.profiled.constants import WholeCost
 from flexrlhf.planning.costs.profiled.file_checks import PARTS
 from flexrlhf.planning.costs.profiled.profile import Profile, load_profile, profile_from
 from flexrlhf.planning.costs.profiled.setting import profile_of, typical_cpu
@@ -42,6 +43,7 @@ DOCUMENT: dict[str, Any] = {
         {"width": 128, "score": 2e10, "train": 1.8e10},
     ],
     "row_flops_per_s": [{"rows": 1, "speed": 5e9}, {"rows": 64, "speed": 5e10}],
+    "wholes": {"generate": 1.2, "score": 1.1, "train": 1.05},
 }
 
 
@@ -65,6 +67,10 @@ def test_what_is_written_reads_back_equal(tmp_path: Path):
     file.write_text(write_yaml(profile.to_document()))
     assert load_profile(file) == profile
     assert profile.to_document() == DOCUMENT
+
+
+def test_a_file_from_before_wholes_were_measured_takes_them_to_be_their_parts() -> None:
+    assert profile_from(changed("wholes", None), "here").costs.wholes == WholeCost()
 
 
 def test_the_machine_is_a_cluster_of_one_device():
@@ -96,6 +102,7 @@ def test_the_machine_is_a_cluster_of_one_device():
         ("layer_flops_per_s.1.width", 32, "the column width does not ascend."),
         ("layer_flops_per_s.1.train", 1.0, "layer_flops_per_s.1.train = 1.0: not accepted here."),
         ("row_flops_per_s.0.rows", None, "row_flops_per_s.0.rows: missing."),
+        ("wholes.score", 0.0, "wholes.score = 0.0: not accepted here. Right: from 0.1 to 10."),
         ("made", "yesterday", "made: not a mapping."),
         ("more", 1, "more: unknown key."),
     ],

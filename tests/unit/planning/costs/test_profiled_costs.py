@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from flexrlhf.planning.costs.held_model import HeldModel
@@ -20,6 +22,7 @@ from flexrlhf.planning.costs.profiled.constants import (
     ProfiledCosts,
     RowSpeed,
     UpdateCost,
+    WholeCost,
     WidthSpeed,
 )
 from flexrlhf.planning.costs.profiled.memory import generation_bytes, score_bytes, train_bytes
@@ -125,6 +128,20 @@ def test_generation_reads_prompts_once_and_decodes_while_answers_run():
 def test_an_update_touches_every_parameter():
     # 10 * 4 in the table, 2 * 144 in layers; 7 matrices a layer, 2 norms a layer, and 2.
     assert ModelSeconds(ACTOR, COSTS).update() == pytest.approx(1.0 + 0.1 * 20 + 0.01 * 328)
+
+
+def test_whole_pieces_take_longer_than_their_parts_and_waits_for_others_do_not():
+    costs = replace(COSTS, wholes=WholeCost(generate=1.5, score=1.25, train=2.0))
+    parts, wholes = ModelSeconds(ACTOR, COSTS), ModelSeconds(ACTOR, costs)
+    bin_ = Bin(items=2, longest=3.0, responses=4.0)
+    assert wholes.score([bin_]) == pytest.approx(1.25 * parts.score([bin_]))
+    assert wholes.train(bin_) == pytest.approx(2.0 * parts.train(bin_))
+    assert wholes.update() == pytest.approx(2.0 * parts.update())
+    answers = [SequenceLength(3, 2)]
+    alone_s = wholes.generate(answers, 1).last_s
+    assert alone_s == pytest.approx(1.5 * parts.generate(answers, 1).last_s)
+    together_s = wholes.generate(answers, 1, together_s=lambda _: 10.0).last_s
+    assert together_s - alone_s == pytest.approx(20.0)  # the prompt's pass and a step
 
 
 def test_bytes_of_a_first_and_of_a_later_training_pass():

@@ -92,6 +92,20 @@ class MemoryConstants:
 
 
 @dataclass(frozen=True, slots=True)
+class WholeCost:
+    """What whole pieces of a run take, by the sum of their parts.
+
+    Beside its parts a piece finds caches that another model has filled, shares its process with
+    other threads, and ends where several processes do it together when the slowest ends.
+    """
+
+    generate: float = 1.0
+    score: float = 1.0
+    train: float = 1.0
+    """Passes and the step of the optimiser."""
+
+
+@dataclass(frozen=True, slots=True)
 class ProfiledCosts:
     """Every constant of one machine."""
 
@@ -114,6 +128,7 @@ class ProfiledCosts:
     logits: LogitCost
     update: UpdateCost
     memory: MemoryConstants
+    wholes: WholeCost = WholeCost()
 
     @property
     def most_flops(self) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import asdict
 from typing import Any
 
 from flexrlhf.planning.costs.profiled.constants import (
@@ -12,6 +13,7 @@ from flexrlhf.planning.costs.profiled.constants import (
     ProfiledCosts,
     RowSpeed,
     UpdateCost,
+    WholeCost,
     WidthSpeed,
 )
 from flexrlhf.planning.costs.profiled.file_checks import PARTS
@@ -50,6 +52,7 @@ def costs_document(costs: ProfiledCosts) -> dict[str, Any]:
             for speed in costs.widths
         ],
         "row_flops_per_s": [{"rows": s.rows, "speed": s.speed} for s in costs.rows],
+        "wholes": asdict(costs.wholes),
     }
 
 
@@ -81,6 +84,7 @@ def costs_from(sections: Mapping[str, Any], dtype: str) -> ProfiledCosts:
             memory["allocator_overhead"],
             memory["logit_copies"],
         ),
+        wholes=WholeCost(**sections.get("wholes", {})),
     )
 
 

@@ -35,6 +35,10 @@ _NUMBERS: Final[Mapping[str, Mapping[str, Range]]] = {
     },
 }
 """Sections of numbers, and what a number may be: far beyond any machine, yet no slip of the pen."""
+_LATER: Final[Mapping[str, Mapping[str, Range]]] = {
+    "wholes": dict.fromkeys(("generate", "score", "train"), (0.1, 10.0)),
+}
+"""Sections that files lack which were made before they were measured."""
 _TABLES: Final[Mapping[str, Mapping[str, Range]]] = {
     "layer_flops_per_s": {"width": (1, 1e6), "score": _SPEED, "train": _SPEED},
     "row_flops_per_s": {"rows": (1, 1e9), "speed": _SPEED},
@@ -103,11 +107,11 @@ def _problems(document: Any) -> Iterator[Problem]:
     if content.get("form") != FORM:
         yield mistake("form", content.get("form"), "another form of the file.", f"Right: {FORM}.")
         return
-    yield from _key_problems("", content, _SECTIONS, optional=("workers", "joined"))
+    yield from _key_problems("", content, _SECTIONS, optional=("workers", "joined", *_LATER))
     yield from _machine_problems(content.get("machine"))
     if not isinstance(content.get("made", {}), dict):
         yield absence("made", "not a mapping.", "Right: when, by what command, with what software.")
-    yield from _section_problems("", content, _NUMBERS, _TABLES)
+    yield from _section_problems("", content, {**_NUMBERS, **_LATER}, _TABLES)
     if "workers" in content:
         yield from _worker_problems(content["workers"])
     if "joined" in content:
@@ -165,8 +169,10 @@ def _worker_problems(workers: Any) -> Iterator[Problem]:
         yield absence("workers.one_thread", "not a mapping.")
     elif own:
         inner = cast("dict[str, Any]", own)
-        yield from _key_problems("workers.one_thread.", inner, (*_NUMBERS, *_TABLES))
-        yield from _section_problems("workers.one_thread.", inner, _NUMBERS, _TABLES)
+        known = (*_NUMBERS, *_TABLES)
+        yield from _key_problems("workers.one_thread.", inner, known, optional=tuple(_LATER))
+        numbers = {**_NUMBERS, **_LATER}
+        yield from _section_problems("workers.one_thread.", inner, numbers, _TABLES)
 
 
 def _section_problems(

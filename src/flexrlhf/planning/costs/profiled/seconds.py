@@ -30,7 +30,7 @@ class ModelSeconds:
 
     def score(self, bins: Sequence[Bin], rows_per_item: int = 1) -> float:
         """Returns the seconds in which the model reads `bins` without gradients."""
-        return sum(self._score_pass(part, rows_per_item) for part in bins)
+        return self.costs.wholes.score * sum(self._score_pass(part, rows_per_item) for part in bins)
 
     def train(self, part: Bin, rows_per_item: int = 1) -> float:
         """Returns the seconds in which the gradient of one pass is added."""
@@ -39,14 +39,14 @@ class ModelSeconds:
         seconds = costs.train.seconds(shape.layers, part.items * rows_per_item)
         seconds += passes * self._flops(part, rows_per_item) / costs.train_speed(shape.hidden)
         head = self._head_s(part.responses, costs.logits.train_s, _HEAD_PASSES)
-        return seconds + head
+        return self.costs.wholes.train * (seconds + head)
 
     def update(self) -> float:
         """Returns the seconds of an optimiser step."""
         update, shape = self.costs.update, self.model.shape
         tensors = shape.num_tensors + 2 * shape.layers  # every layer's two norms
         whole_s = update.step_s + tensors * update.tensor_s
-        return whole_s + self.model.trainable_params * update.param_s
+        return self.costs.wholes.train * (whole_s + self.model.trainable_params * update.param_s)
 
     def generate(
         self,
@@ -66,18 +66,21 @@ class ModelSeconds:
                 processes wait for each other in it.
         """
         prompt = sum(answer.prompt for answer in answers) / max(1, len(answers))
+        whole = self.costs.wholes.generate
 
         def begin_s(begun: range) -> float:
             firsts = [answers[n].prompt for n in begun if n % samples_per_prompt == 0]
             seconds = len(begun) * self.costs.answer_s + self._draw_s(len(begun))
             if firsts:
-                seconds += self._prefill_s(firsts) + together_s(len(begun))
-            return seconds
+                seconds += self._prefill_s(firsts)
+            return whole * seconds + (together_s(len(begun)) if firsts else 0.0)
 
         return ends(
             [answer.response for answer in answers],
             at_once or max(1, len(answers)),
-            lambda rows, generated: self._step_s(rows, prompt + generated) + together_s(rows),
+            lambda rows, generated: (
+                whole * self._step_s(rows, prompt + generated) + together_s(rows)
+            ),
             begin_s,
         )
 

@@ -130,9 +130,9 @@ class WorkerSeconds:
         layout, model = self.layout, self.model
         split = layout.tensor * layout.pipeline
         parts = split * (layout.shard if layout.zero_stage > 0 else 1)
-        update = self.costs.costs.update
-        whole_s = ModelSeconds(model, self.costs.costs).update()
-        seconds = whole_s - model.trainable_params * update.param_s * (1 - 1 / parts)
+        costs = self.costs.costs
+        others_s = costs.wholes.train * model.trainable_params * costs.update.param_s
+        seconds = ModelSeconds(model, costs).update() - others_s * (1 - 1 / parts)
         if self.num_ranks == 1:
             return seconds
         seconds += self._group.step_s + self.wires.data.round_s(0.0, _STEP_MESSAGES)
