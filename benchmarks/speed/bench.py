@@ -1,0 +1,121 @@
+"""Times jobs against other programs, in turns, and writes docs/benchmarks.md and .json.
+
+    python benchmarks/speed/bench.py [--jobs grpo-tiny,G32] [--repeats 5] [--threads 1,2]
+
+Jobs are files of benchmarks/jobs; all programs of a job read the same one, and must do as many
+optimiser steps on as many tokens. Results of jobs that are not run stay. Nothing else should run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shlex
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from bench_page import renewed
+from contest import contest
+from entries import entries
+from jobs import Job, job_names, read_job
+from material import MOST_TURNS, make_material
+from rows import Row, merged, rows_of
+
+import flexrlhf
+from flexrlhf.core.atomic_files import write_atomically
+from flexrlhf.core.errors import ConfigError, FlexError
+from flexrlhf.core.machine import physical_cores
+from flexrlhf.runtime.environment import source_commit
+from flexrlhf.runtime.machine import processor_name
+
+_ROOT: Final = Path(__file__).parents[2]
+_LEAST_REPEATS: Final = 1
+
+
+def main() -> int:
+    """Runs the jobs and returns the exit status."""
+    options = _options()
+    try:
+        jobs = {name: read_job(name) for name in _names(options.jobs)}
+        for name, job in jobs.items():
+            _run(name, job, options)
+    except FlexError as error:
+        sys.stderr.write(f"{type(error).__name__}: {error}\n")
+        return 2 if isinstance(error, ConfigError) else 1
+    return 0
+
+
+def _run(name: str, job: Job, options: argparse.Namespace) -> None:
+    sys.stderr.write(f"{name}\n")
+    began_s = time.monotonic()
+    material = make_material(job, options.cache / "bench", options.cache / "wheels")
+    programs = entries(job, material, options.cache / "peers", options.threads)
+    results = contest(job, programs, options.repeats)
+    facts = {
+        "commit": source_commit(Path(flexrlhf.__file__).parent).get("commit", "")[:7],
+        "at": time.strftime("%Y-%m-%d %H:%M", time.gmtime()),
+        "minutes": round((time.monotonic() - began_s) / 60, 1),
+    }
+    _write(options.page, list(rows_of(name, job, results, facts)), facts["commit"])
+
+
+def _write(page: Path, rows: Sequence[Row], commit: str) -> None:
+    """Writes rows beside those of other jobs, and the page of all."""
+    path = page.with_suffix(".json")
+    old = json.loads(path.read_text(encoding="utf-8"))["rows"] if path.is_file() else []
+    document: Mapping[str, Any] = {
+        "commit": commit,
+        "machine": f"{processor_name()}, {physical_cores()} cores",
+        "command": _command(),
+        "rows": merged(old, rows, job_names()),
+    }
+    text = json.dumps(document, indent=1) + "\n"
+    write_atomically(path, text)
+    jobs = {name: read_job(name) for name in job_names()}
+    write_atomically(page, renewed(page.read_text(encoding="utf-8"), json.loads(text), jobs))
+
+
+def _command() -> str:
+    given = shlex.join(sys.argv[1:])
+    return f'make bench BENCH="{given}"' if given else "make bench"
+
+
+def _names(asked: Sequence[str]) -> list[str]:
+    return list(asked) or job_names()
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    threads = sorted({1, physical_cores()})
+    parser.add_argument("--jobs", type=_words, default=[], help="names, with commas; all of them")
+    parser.add_argument("--repeats", type=_repeats, default=5, help="turns of each program (5)")
+    parser.add_argument(
+        "--threads", type=_counts, default=threads, help="to be tried, with commas: 1 and all cores"
+    )
+    parser.add_argument("--page", type=Path, default=_ROOT / "docs" / "benchmarks.md")
+    parser.add_argument("--cache", type=Path, default=_ROOT / ".cache")
+    return parser.parse_args()
+
+
+def _words(text: str) -> list[str]:
+    return [word.strip() for word in text.split(",") if word.strip()]
+
+
+def _counts(text: str) -> list[int]:
+    return [int(word) for word in _words(text)]
+
+
+def _repeats(text: str) -> int:
+    count = int(text)
+    if not _LEAST_REPEATS <= count <= MOST_TURNS - 4:
+        raise argparse.ArgumentTypeError(f"from {_LEAST_REPEATS} to {MOST_TURNS - 4}")
+    return count
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,98 @@
+"""Programs in turns: the best settings of each are found, then all alternate."""
+
+from __future__ import annotations
+
+import statistics
+import sys
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from contestant import Contestant, Entry, TurnDone
+from jobs import Job
+
+from flexrlhf.core.errors import RunFailed
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What a program did."""
+
+    name: str
+    settings: dict[str, Any]
+    versions: dict[str, str]
+    start_up_s: float
+    """From its command to the end of a first turn, which is not timed."""
+    seconds: tuple[float, ...]
+    """Of each turn."""
+    peak_bytes: int
+
+
+def contest(job: Job, entries: Sequence[Sequence[Entry]], repeats: int) -> list[Result]:
+    """Lets programs alternate.
+
+    Args:
+        job: that all of them do.
+        entries: settings of each program, of which the fastest competes.
+        repeats: turns of each.
+
+    Returns:
+        A result per program, in the same order.
+
+    Raises:
+        RunFailed: a program ended, was late, or did other work than the job's.
+    """
+    with ExitStack() as stack:
+        running = [_started(job, settings, stack) for settings in entries]
+        turns: list[list[TurnDone]] = [[] for _ in running]
+        for repeat in range(repeats):
+            first = repeat % len(running)  # so that none always comes after the same one
+            for place in [*range(first, len(running)), *range(first)]:
+                turns[place].append(_checked(job, running[place]))
+        return [
+            Result(
+                name=program.entry.name,
+                settings=dict(program.entry.settings),
+                versions=dict(program.versions),
+                start_up_s=program.start_up_s,
+                seconds=tuple(turn.seconds for turn in done),
+                peak_bytes=done[-1].peak_bytes,
+            )
+            for program, done in zip(running, turns, strict=True)
+        ]
+
+
+def _started(job: Job, settings: Sequence[Entry], stack: ExitStack) -> Contestant:
+    """Returns the program with its best settings, ready for its first turn."""
+    best = settings[0] if len(settings) == 1 else min(settings, key=lambda e: _tried(job, e))
+    return stack.enter_context(Contestant(best, _log(best)))
+
+
+def _tried(job: Job, entry: Entry) -> float:
+    with Contestant(entry, _log(entry)) as program:
+        return statistics.median(_checked(job, program).seconds for _ in range(2))
+
+
+def _checked(job: Job, program: Contestant) -> TurnDone:
+    """Returns a turn in which the program did as much as the job says.
+
+    Raises:
+        RunFailed: it did not.
+    """
+    done = program.turn()
+    sys.stderr.write(f"  {program.entry.name} {program.entry.settings} {done.seconds:.3f} s\n")
+    iterations = job.turn.iterations
+    wanted = (iterations * job.tokens, iterations * job.steps)
+    if (done.tokens, done.steps) != wanted:
+        raise RunFailed(
+            f"{program.entry.name} made {done.tokens} tokens and {done.steps} optimiser steps.",
+            f"A turn of this job has {wanted[0]} and {wanted[1]}.",
+            "Programs can only be compared where they do the same work.",
+        )
+    return done
+
+
+def _log(entry: Entry) -> Path:
+    return Path(entry.assignment["folder"]) / f"{entry.name.replace(' ', '-')}.log"

@@ -1,0 +1,135 @@
+"""A program that is timed: a process that takes turns."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import selectors
+import signal
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Self
+
+from flexrlhf.core.errors import RunFailed
+
+START_S: Final = 900.0
+"""In which a program has to be ready: vLLM compiles for minutes."""
+_END_S: Final = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """How a program is run for a job."""
+
+    name: str
+    """As in the tables: with its version."""
+    command: Sequence[str]
+    environment: Mapping[str, str]
+    assignment: Mapping[str, Any]
+    """What it is told: job, folders, settings."""
+    settings: Mapping[str, Any]
+    """Of those, what was chosen for it: threads, for example."""
+    deadline_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class TurnDone:
+    """What a program did in a turn."""
+
+    seconds: float
+    tokens: int
+    steps: int
+    peak_bytes: int
+    """Most that it held since it started."""
+
+
+class Contestant:
+    """Starts a program and waits until its first turn, which is not timed, is over.
+
+    Args:
+        entry: how to run it.
+        log: file for what it prints; its assignment lies beside.
+
+    Raises:
+        RunFailed: it ended, or is not ready in time.
+    """
+
+    def __init__(self, entry: Entry, log: Path) -> None:
+        self.entry = entry
+        self._log = log
+        told = log.with_suffix(".json")
+        told.write_text(json.dumps(entry.assignment), encoding="utf-8")
+        began_s = time.monotonic()
+        with log.open("w", encoding="utf-8") as errors:
+            self._process = subprocess.Popen(
+                [*entry.command, str(told)],
+                env=dict(entry.environment),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                text=True,
+                start_new_session=True,
+            )
+        try:
+            self.versions: Mapping[str, str] = self._answer(START_S)["versions"]
+        except BaseException:
+            self.close()
+            raise
+        self.start_up_s = time.monotonic() - began_s
+        """From its command to the end of its first turn."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def turn(self) -> TurnDone:
+        """Lets the program work for one turn.
+
+        Raises:
+            RunFailed: it ended, or did not end its turn in time.
+        """
+        assert self._process.stdin is not None, "it is a pipe"
+        with contextlib.suppress(BrokenPipeError):  # then it ended, which the answer tells
+            self._process.stdin.write("turn\n")
+            self._process.stdin.flush()
+        return TurnDone(**self._answer(self.entry.deadline_s))
+
+    def close(self) -> None:
+        """Ends the program, and what it started."""
+        for stream in (self._process.stdin, self._process.stdout):
+            assert stream is not None, "it is a pipe"
+            with contextlib.suppress(BrokenPipeError):
+                stream.close()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(_END_S)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait(_END_S)
+
+    def _answer(self, deadline_s: float) -> dict[str, Any]:
+        assert self._process.stdout is not None, "it is a pipe"
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._process.stdout, selectors.EVENT_READ)
+            is_there = bool(selector.select(deadline_s))
+        line = self._process.stdout.readline() if is_there else ""
+        if line:
+            return json.loads(line)
+        said = self._log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
+        raise RunFailed(
+            f"{self.entry.name} {'ended' if is_there else 'said nothing'} in a turn: "
+            + (said[-1] if said else "it printed nothing"),
+            f"A turn takes at most {deadline_s:g} s.",
+            f"What it printed is in {self._log}.",
+        )

