@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import json
 import shlex
+import signal
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -38,6 +39,7 @@ _LEAST_REPEATS: Final = 1
 def main() -> int:
     """Runs the jobs and returns the exit status."""
     options = _options()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that programs are ended too
     try:
         jobs = {name: read_job(name) for name in _names(options.jobs)}
         for name, job in jobs.items():

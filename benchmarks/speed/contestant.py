@@ -20,6 +20,8 @@ from flexrlhf.core.errors import RunFailed
 START_S: Final = 900.0
 """In which a program has to be ready: vLLM compiles for minutes."""
 _END_S: Final = 30.0
+_LINES: Final = 3
+"""Of what a program printed, to say why it ended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +131,7 @@ class Contestant:
         said = self._log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
         raise RunFailed(
             f"{self.entry.name} {'ended' if is_there else 'said nothing'} in a turn: "
-            + (said[-1] if said else "it printed nothing"),
+            + "\n  ".join(said[-_LINES:] or ["it printed nothing"]),
             f"A turn takes at most {deadline_s:g} s.",
             f"What it printed is in {self._log}.",
         )

@@ -73,18 +73,14 @@ def run_document(job: Job, material: Material) -> dict[str, Any]:
     """Returns the config by which `flexrlhf train` does a job."""
     assert not isinstance(job, Generating | Preferring), "they have no config"
     optimiser, samples = job.training.optimiser, job.samples
-    actor = {
-        "path": str(material.model),
-        "tokenizer": str(material.tokenizer),
-        "dtype": job.dtype,
-    }
+    form = {"tokenizer": str(material.tokenizer), "dtype": job.dtype}
     document: dict[str, Any] = {
         "algorithm": {
             "name": job.does,
             "epochs": job.training.epochs,
             "kl_coef": job.training.kl.coefficient,
         },
-        "model": {"actor": actor},
+        "model": {"actor": {"path": str(material.model), **form}},
         "data": {
             "prompts": {"path": str(material.folder / "prompts.jsonl")},
             "max_prompt_tokens": job.prompt_tokens,
@@ -108,7 +104,7 @@ def run_document(job: Job, material: Material) -> dict[str, Any]:
         "run": {"trackers": [], "checkpoint_every": _NEVER, "recorded_samples": 0},
     }
     if job.does == "ppo":
-        scorer = {"path": str(material.scorer), "dtype": job.dtype}
+        scorer = {"path": str(material.scorer), **form}
         document["model"] |= {"critic": scorer, "reward": scorer}
         document["training"]["critic_learning_rate"] = optimiser.learning_rate
     else:

@@ -39,6 +39,16 @@ def is_evaluated(config: RunConfig, iteration: int) -> bool:
     return iteration % section.every == 0 or iteration == config.training.iterations
 
 
+def next_evaluation(config: RunConfig, finished: int) -> float:
+    """Returns the first iteration after `finished` that is evaluated; infinity where none is."""
+    section = config.data.evaluation
+    if section is None:
+        return math.inf
+    due = (finished // section.every + 1) * section.every
+    last = config.training.iterations
+    return min(due, last) if finished < last else due
+
+
 def answer_evaluation(
     generator: Generator,
     reward: RewardRole,

@@ -20,7 +20,7 @@ from flexrlhf.planning.placement.plan import Plan
 from flexrlhf.planning.workflow.graph import Graph
 from flexrlhf.planning.workflow.iteration import iteration_graph
 from flexrlhf.planning.workflow.shape import IterationShape
-from flexrlhf.runtime.evaluation import is_evaluated
+from flexrlhf.runtime.evaluation import is_evaluated, next_evaluation
 from flexrlhf.runtime.executor import Executor
 from flexrlhf.runtime.iteration_result import IterationResult
 from flexrlhf.runtime.measurements import joined
@@ -140,9 +140,7 @@ class TrainingRun:
         iterations made, whatever was generated ahead with the version before.
         """
         checkpoint = (finished // self._every + 1) * self._every
-        pauses = range(finished + 1, checkpoint)
-        config = self._launched.config
-        return next((count for count in pauses if is_evaluated(config, count)), checkpoint)
+        return int(min(checkpoint, next_evaluation(self._launched.config, finished)))
 
     def close(self) -> None:
         """Lets go of workers and trackers and writes the timeline.

@@ -13,7 +13,7 @@ from flexrlhf.core.clock import WallClock
 from flexrlhf.core.errors import StaleWeights
 from flexrlhf.planning.placement.one_device import one_device_plan
 from flexrlhf.planning.workflow.iteration import iteration_graph
-from flexrlhf.runtime.evaluation import is_evaluated
+from flexrlhf.runtime.evaluation import is_evaluated, next_evaluation
 from flexrlhf.runtime.executor import Executor
 from flexrlhf.runtime.in_process import InProcessWorkers
 from flexrlhf.runtime.launch import Launched
@@ -289,7 +289,10 @@ def evaluation(files, kind: str, **options) -> dict:
 def test_evaluation_is_due_first_last_and_every_so_often(make_launched, files):
     config = make_launched("grpo", data=evaluation(files, "prompts")).config
     assert [iteration for iteration in range(4) if is_evaluated(config, iteration)] == [0, 2, 3]
-    assert not is_evaluated(make_launched("grpo").config, 0)
+    assert [next_evaluation(config, finished) for finished in range(5)] == [2, 2, 3, 4, 6]
+    without = make_launched("grpo").config
+    assert not is_evaluated(without, 0)
+    assert next_evaluation(without, 0) == math.inf
 
 
 def test_evaluation_of_answers_is_repeatable_and_trains_nothing(make_launched, files):
