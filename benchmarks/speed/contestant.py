@@ -117,7 +117,7 @@ class Contestant:
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(_END_S)
         with contextlib.suppress(ProcessLookupError):
-            os.killpg(self._process.pid, signal.SIGKILL)
+            os.killpg(self._process.pid, signal.SIGKILL)  # and what it left behind
         self._process.wait(_END_S)
 
     def _answer(self, deadline_s: float) -> dict[str, Any]:

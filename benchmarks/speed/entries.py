@@ -6,6 +6,7 @@ import itertools
 import os
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -24,9 +25,7 @@ _OWN: Final = ("transformers", "limit")
 _SETTINGS: Final[Mapping[str, Mapping[str, Sequence[Any]]]] = {"vllm": {"compiled": (False, True)}}
 
 
-def entries(
-    job: Job, material: Material, peers: Path, threads: Sequence[int]
-) -> list[list[Entry]]:
+def entries(job: Job, material: Material, peers: Path, threads: Sequence[int]) -> list[list[Entry]]:
     """Returns the settings of each program, ours first.
 
     Args:
@@ -44,26 +43,31 @@ def entries(
             f"What can be timed: generate, {', '.join(BUILT)}.",
             "Choose other jobs with --jobs.",
         )
-    return [
-        _of_program(job, material, Path(sys.executable), OURS, OURS, threads),
-        *(
-            _of_program(job, material, _python(peer, peers), peer.program, peer.name, threads)
-            for peer in job.peers
-        ),
+    programs = [
+        _Program(OURS, OURS, Path(sys.executable)),
+        *(_Program(peer.program, peer.name, _python(peer, peers)) for peer in job.peers),
     ]
+    return [_of_program(job, material, program, threads) for program in programs]
+
+
+@dataclass(frozen=True, slots=True)
+class _Program:
+    program: str
+    name: str
+    python: Path
 
 
 def _of_program(
-    job: Job, material: Material, python: Path, program: str, name: str, threads: Sequence[int]
+    job: Job, material: Material, program: _Program, threads: Sequence[int]
 ) -> list[Entry]:
-    does = "train" if program == OURS and job.does != "generate" else job.does
-    script = _PROGRAMS / f"{program}_{does}.py"
-    choices = {"threads": threads, **_SETTINGS.get(program, {})}
+    does = "train" if program.program == OURS and job.does != "generate" else job.does
+    script = _PROGRAMS / f"{program.program}_{does}.py"
+    choices = {"threads": threads, **_SETTINGS.get(program.program, {})}
     return [
         Entry(
-            name=name,
-            command=[str(python), str(script)],
-            environment=_environment(program, settings["threads"]),
+            name=program.name,
+            command=[str(program.python), str(script)],
+            environment=_environment(program.program, settings["threads"]),
             assignment={
                 "job": job.model_dump(mode="json"),
                 "folder": str(material.folder),

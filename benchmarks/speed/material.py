@@ -172,9 +172,7 @@ def _write_rows(tokenizer: PreTrainedTokenizerBase, length: int, folder: Path) -
     write_atomically(folder / "prompts.jsonl", "\n".join(rows) + "\n")
 
 
-def _write_token_prompts(
-    job: Generating, tokenizer: PreTrainedTokenizerBase, folder: Path
-) -> None:
+def _write_token_prompts(job: Generating, tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
     texts = _texts(tokenizer, job.prompt_tokens)
     turns = [
         [tokenizer(next(texts))["input_ids"] for _ in range(job.prompts)]

@@ -6,8 +6,9 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
-import flexrlhf
 from turns import Turns, assignment, count_steps
+
+import flexrlhf
 
 
 class Turning:

@@ -35,9 +35,7 @@ def main() -> None:
     torch.set_num_threads(given["settings"]["threads"])
     turns = Turns(job["turn"]["iterations"], ("trl", "torch", "transformers"))
     tokenizer = AutoTokenizer.from_pretrained(given["tokenizer"])
-    model = AutoModelForCausalLM.from_pretrained(
-        given["model"], dtype=getattr(torch, job["dtype"])
-    )
+    model = AutoModelForCausalLM.from_pretrained(given["model"], dtype=getattr(torch, job["dtype"]))
     answers: list[int] = []
 
     def reward(completions: list[str], completion_ids: list[list[int]], **columns: Any):

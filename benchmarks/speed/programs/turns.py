@@ -37,20 +37,26 @@ class Turns:
         self._iterations = iterations
         self._packages = packages
         self._done = self._tokens = self._steps = 0
+        self._reckoned_s = 0.0
         self._began_s: float | None = None
 
     def step(self) -> None:
         """Counts an optimiser step."""
         self._steps += 1
 
-    def end_iteration(self, tokens: int) -> None:
+    def end_iteration(self, tokens: int, *, reckoned_s: float = 0.0) -> None:
         """Counts an iteration; at the end of a turn, tells of it and waits for the next.
+
+        Args:
+            tokens: that it made.
+            reckoned_s: what it would have taken, where that is reckoned and not done.
 
         Raises:
             SystemExit: there is none.
         """
         self._done += 1
         self._tokens += tokens
+        self._reckoned_s += reckoned_s
         if self._done == self._iterations:
             self._end_turn()
 
@@ -58,13 +64,14 @@ class Turns:
         if self._began_s is None:
             self._tell(versions={name: importlib.metadata.version(name) for name in self._packages})
         else:
-            seconds = time.perf_counter() - self._began_s
+            seconds = self._reckoned_s or time.perf_counter() - self._began_s
             self._tell(
                 seconds=seconds, tokens=self._tokens, steps=self._steps, peak_bytes=peak_bytes()
             )
         if not sys.stdin.readline():
             raise SystemExit(0)
         self._done = self._tokens = self._steps = 0
+        self._reckoned_s = 0.0
         self._began_s = time.perf_counter()
 
     def _tell(self, **facts: Any) -> None:

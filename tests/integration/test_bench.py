@@ -1,0 +1,188 @@
+"""`make bench`: what it refuses, how programs take turns, and what it writes."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from flexrlhf.core.errors import ConfigError, RunFailed
+
+ROOT = Path(__file__).parents[2]
+SPEED = ROOT / "benchmarks" / "speed"
+PROGRAM = """
+import sys
+sys.path.insert(0, {programs!r})
+from turns import Turns, assignment
+
+given = assignment()
+turns = Turns(given["job"]["turn"]["iterations"], ())
+while True:
+    {work}
+    for _ in range(given["job"]["training"]["epochs"]):
+        turns.step()
+    turns.end_iteration({tokens})
+"""
+
+
+@pytest.fixture
+def bench(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.syspath_prepend(SPEED)
+
+    def module(name: str) -> ModuleType:
+        return importlib.import_module(name)
+
+    return module
+
+
+@pytest.fixture
+def document() -> dict[str, Any]:
+    from flexrlhf.config.yaml_text import read_yaml
+
+    return read_yaml(ROOT / "benchmarks" / "jobs" / "grpo-tiny.yaml")
+
+
+@pytest.fixture
+def program(bench, document, tmp_path):
+    """Makes a program that pretends to do the job grpo-tiny."""
+
+    def entry(name: str, tokens: int = 4 * 8 * 32, work: str = "pass", deadline_s: float = 20.0):
+        script = tmp_path / f"{name}.py"
+        programs = str(SPEED / "programs")
+        script.write_text(PROGRAM.format(programs=programs, tokens=tokens, work=work))
+        return bench("contestant").Entry(
+            name=name,
+            command=[sys.executable, str(script)],
+            environment={},
+            assignment={"job": document, "folder": str(tmp_path)},
+            settings={"threads": 1},
+            deadline_s=deadline_s,
+        )
+
+    return entry
+
+
+def test_every_job_can_be_read(bench):
+    jobs = bench("jobs")
+    names = jobs.job_names()
+    assert {"G1", "G32", "grpo-smollm2", "grpo-tiny", "ppo-tiny", "dpo-smollm2"} <= set(names)
+    for name in names:
+        job = jobs.read_job(name)
+        assert job.tokens > 0
+        assert (job.steps > 0) == (job.does != "generate")
+
+
+def test_a_wrong_job_is_refused_with_all_that_is_wrong(bench, document):
+    wrong = document | {"new_tokens": 0, "promts": 4, "dtype": "float16"}
+    with pytest.raises(ConfigError) as caught:
+        bench("jobs").parse_job(wrong, "mine.yaml")
+    error = caught.value
+    assert error.wrong == "mine.yaml: 3 problems."
+    assert all(f"- {key}: " in error.right for key in ("new_tokens", "promts", "dtype"))
+    assert error.do
+
+
+@pytest.mark.parametrize(
+    "model", [{}, {"package": "p"}, {"architecture": {}, "package": "p", "file": "f"}]
+)
+def test_a_job_has_one_model(bench, document, model):
+    with pytest.raises(ConfigError, match="an architecture, or a package and its file"):
+        bench("jobs").parse_job(document | {"model": model}, "mine.yaml")
+
+
+def test_a_job_that_is_not_there_ends_with_status_2():
+    command = [sys.executable, str(SPEED / "bench.py"), "--jobs", "grpo-tiney"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+    assert done.returncode == 2
+    assert "There is no job 'grpo-tiney'." in done.stderr
+    assert "Jobs are " in done.stderr
+    assert "Did you mean 'grpo-tiny'?" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_peer_that_is_not_installed_is_named(bench, document, tmp_path):
+    job = bench("jobs").parse_job(document, "mine.yaml")
+    material = bench("material").Material(tmp_path, tmp_path, tmp_path, tmp_path)
+    with pytest.raises(ConfigError, match=r"trl 1\.16\.0 is not installed"):
+        bench("entries").entries(job, material, tmp_path, [1])
+
+
+def test_programs_alternate_and_become_rows(bench, document, program):
+    job = bench("jobs").parse_job(document, "mine.yaml")
+    slow = "import time; time.sleep(0.01)"
+    entries = [[program("flexrlhf")], [program("trl", work=slow)]]
+    results = bench("contest").contest(job, entries, repeats=3)
+    facts = {"commit": "abc", "at": "2026-01-01 00:00", "minutes": 0.1}
+    (row,) = bench("bench_rows").rows_of("grpo-tiny", job, results, facts)
+    assert row["job"] == "grpo-tiny"
+    assert row["peer"] == "trl 1.16.0"
+    assert row["unit"] == "s/iteration"
+    assert row["goal"] == 6.0
+    assert len(row["ours"]["runs"]) == len(row["theirs"]["runs"]) == 3
+    assert row["theirs"]["median"] >= 0.01
+    quotients = [b / a for a, b in zip(row["ours"]["runs"], row["theirs"]["runs"], strict=True)]
+    assert row["ratio"]["median"] == sorted(quotients)[1]
+    assert (row["ratio"]["min"], row["ratio"]["max"]) == (min(quotients), max(quotients))
+    assert row["peak_bytes"]["ours"] > 1e6
+    assert row["start_up_s"]["theirs"] > 0
+
+
+def test_the_better_setting_competes(bench, document, program):
+    job = bench("jobs").parse_job(document, "mine.yaml")
+    entries = [[program("slow", work="import time; time.sleep(0.05)"), program("fast")]]
+    (result,) = bench("contest").contest(job, entries, repeats=1)
+    assert result.name == "fast"
+
+
+def test_other_work_than_the_job_s_is_no_result(bench, document, program):
+    job = bench("jobs").parse_job(document, "mine.yaml")
+    with pytest.raises(RunFailed, match="made 10230 tokens and 10 optimiser steps"):
+        bench("contest").contest(job, [[program("flexrlhf", tokens=1023)]], repeats=1)
+
+
+def test_a_program_that_ends_says_why(bench, document, program):
+    job = bench("jobs").parse_job(document, "mine.yaml")
+    with pytest.raises(RunFailed, match="ValueError: no such thing"):
+        bench("contest").contest(
+            job, [[program("flexrlhf", work="raise ValueError('no such thing')")]], repeats=1
+        )
+
+
+def test_a_program_that_hangs_is_given_up(bench, document, program):
+    job = bench("jobs").parse_job(document, "mine.yaml")
+    hangs = "import time; turns._began_s and time.sleep(600)"
+    with pytest.raises(RunFailed, match="said nothing"):
+        bench("contest").contest(
+            job, [[program("flexrlhf", work=hangs, deadline_s=0.5)]], repeats=1
+        )
+
+
+def test_jobs_that_were_not_run_keep_their_rows(bench):
+    merged = bench("bench_rows").merged
+    old = [{"job": "b", "n": 1}, {"job": "a", "n": 1}, {"job": "gone", "n": 1}]
+    assert merged(old, [{"job": "b", "n": 2}], ["a", "b"]) == [
+        {"job": "a", "n": 1},
+        {"job": "b", "n": 2},
+    ]
+
+
+def test_the_page_is_that_of_its_numbers(bench):
+    page = (ROOT / "docs" / "benchmarks.md").read_text(encoding="utf-8")
+    numbers = json.loads((ROOT / "docs" / "benchmarks.json").read_text(encoding="utf-8"))
+    jobs = bench("jobs")
+    found = {name: jobs.read_job(name) for name in jobs.job_names()}
+    assert bench("bench_page").renewed(page, numbers, found) == page
+    assert set(numbers) >= {"commit", "machine", "command", "rows"}
+    for row in numbers["rows"]:
+        assert {"job", "peer", "ours", "theirs", "unit", "ratio", "goal"} <= set(row)
+
+
+def test_a_page_without_a_place_is_refused(bench):
+    with pytest.raises(ConfigError, match="no place"):
+        bench("bench_page").renewed("# mine", {"rows": []}, {})
