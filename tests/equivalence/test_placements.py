@@ -35,8 +35,9 @@ def test_a_placement_gives_the_run_of_one_device(placed_runs, variant, case):
     [
         ("ppo", PlacedCase("pools", 2, {"strategy": "disaggregated"})),
         ("sft", PlacedCase("replicas", 2, {"strategy": "colocated"}, trained={"zero_stage": 1})),
+        ("dpo", PlacedCase("apart", 2, {"devices": {"actor": [0], "reference": [1]}})),
     ],
-    ids=["ppo", "sft"],
+    ids=["ppo", "sft", "dpo"],
 )
 def test_a_resumed_run_gives_the_run_of_one_device(placed_runs, variant, case):
     sections = case.sections(variant)

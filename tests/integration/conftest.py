@@ -31,6 +31,8 @@ LLAMA = {
     "num_key_value_heads": 1,
     "max_position_embeddings": 32,
 }
+KINDS = {"sft": "supervised"} | dict.fromkeys(("reward_model", "dpo", "ipo"), "preferences")
+"""Of the rows of algorithms that read no prompts."""
 REWARDS = '''
 import random
 
@@ -112,7 +114,7 @@ def document(world: Path) -> Callable[..., Document]:
         )
 
     def make(algorithm: str, *, dtype: str = "float32", **algorithm_keys: Any) -> Document:
-        kind = {"sft": "supervised", "reward_model": "preferences"}.get(algorithm, "prompts")
+        kind = KINDS.get(algorithm, "prompts")
         config: Document = {
             "algorithm": {"name": algorithm, **algorithm_keys},
             "model": {"reward" if algorithm == "reward_model" else "actor": model(dtype=dtype)},

@@ -17,6 +17,7 @@ _ROLES: Final = {
     "grpo-functions": ("actor", "reference", "reward"),
     "sft": ("actor",),
     "reward_model": ("reward",),
+    "dpo": ("actor", "reference"),
 }
 _WHOLE: Final = {"tensor_parallel": 1, "pipeline_parallel": 1}
 _WITHOUT_MODEL: Final = {"grpo-functions": ("reward",)}

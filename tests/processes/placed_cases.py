@@ -15,7 +15,7 @@ def _case(name: str, workers: int, strategy: str, **keys: Any) -> PlacedCase:
 
 _TENSOR: Final = {"tensor_parallel": 2}
 _STAGES: Final = {"pipeline_parallel": 2}
-_TRAINING: Final = ("sft", "reward_model")
+_TRAINING: Final = ("sft", "reward_model", "dpo")
 _STAGED: Final = ("ppo-shared", "grpo", *_TRAINING)
 """Those whose trained models all have two layers or more."""
 
@@ -72,7 +72,15 @@ COVERING: Final = (
         roles={"actor": {**_STAGES, "zero_stage": 1}, "reference": _STAGES},
         variants=("ppo",),
     ),
-    _case("two stages", 2, "colocated", trained=_STAGES, variants=("ppo-shared",)),
+    _case("two stages", 2, "colocated", trained=_STAGES, variants=("ppo-shared", "dpo")),
+    PlacedCase(
+        "ZeRO-3 trains, a reference of TP 2 elsewhere",
+        4,
+        {"devices": {"actor": [0, 1], "reference": [2, 3]}},
+        trained={"zero_stage": 3},
+        frozen=_TENSOR,
+        variants=("dpo",),
+    ),
 )
 """Few cases, chosen so that every way to place a role and to split one occurs."""
 
@@ -229,6 +237,59 @@ _POOLS: Final = (
         trained={"zero_stage": 1},
     ),
 )
+_REFERENCE: Final = (
+    _case("TP 2, frozen TP 2", 4, "colocated", trained=_TENSOR, frozen=_TENSOR, variants=("dpo",)),
+    _case(
+        "TP 2 with ZeRO-3, frozen ZeRO-3",
+        4,
+        "colocated",
+        trained={**_TENSOR, "zero_stage": 3},
+        frozen={"zero_stage": 3},
+        variants=("dpo",),
+    ),
+    *(
+        _case(
+            f"ZeRO-{zero}, {name}",
+            4,
+            "colocated",
+            trained={"zero_stage": zero},
+            frozen={"zero_stage": zero},
+            changes={"training": training},
+            variants=("dpo",),
+        )
+        for zero, name, training in (
+            (2, "pairs one by one", {"micro_batch_tokens": "auto", "micro_batch_samples": 1}),
+            (3, "small budget", {"micro_batch_tokens": 24}),
+            (3, "checkpointing", {"gradient_checkpointing": True}),
+        )
+    ),
+    *(
+        PlacedCase(
+            f"the reference on {reference}",
+            4,
+            {"devices": {"actor": actor, "reference": reference}},
+            trained={"zero_stage": 1},
+            frozen=frozen,
+            variants=("dpo",),
+        )
+        for actor, reference, frozen in (
+            ([0, 1, 2], [3], {}),
+            ([0, 1], [2, 3], {}),
+            ([0, 1], [2, 3], _STAGES),
+            ([0], [1, 2, 3], {"zero_stage": 3}),
+            ([0, 1, 2], [1, 2], _TENSOR),
+        )
+    ),
+    _case(
+        "shards inside nodes",
+        4,
+        "hybrid_sharded",
+        nodes=2,
+        trained={"zero_stage": 3, "shard_devices": 2},
+        variants=("dpo",),
+    ),
+)
+"""A policy that trains on pairs, and what scores them."""
 _PIPELINES: Final = (
     _case("two stages", 2, "colocated", trained=_STAGES, variants=_STAGED),
     _case("two stages of two replicas", 4, "colocated", trained=_STAGES, variants=_STAGED),
@@ -269,4 +330,4 @@ _PIPELINES: Final = (
         variants=("ppo-shared", "grpo"),
     ),
 )
-FULL: Final = (*_COLOCATED, *_INTERLEAVED, *_POOLS, *_PIPELINES)
+FULL: Final = (*_COLOCATED, *_INTERLEAVED, *_POOLS, *_REFERENCE, *_PIPELINES)

@@ -41,7 +41,7 @@ def length(prompts, completions, **columns):
     """A tenth per word of an answer."""
     return [0.1 * len(answer.split()) for answer in completions]
 '''
-VARIANTS: Final = ("ppo", "ppo-shared", "grpo", "grpo-functions", "sft", "reward_model")
+VARIANTS: Final = ("ppo", "ppo-shared", "grpo", "grpo-functions", "sft", "reward_model", "dpo")
 """The algorithms, PPO in both forms, GRPO with a reward model and without."""
 GENERATING: Final = VARIANTS[:3]
 
@@ -119,7 +119,8 @@ def tiny_data(config: RunConfig, folder: Path) -> RunData:
 
 
 def _document(folder: Path, variant: str, dtype: str) -> Document:
-    kind = {"sft": "supervised", "reward_model": "preferences"}.get(variant, "prompts")
+    kinds = {"sft": "supervised", "reward_model": "preferences", "dpo": "preferences"}
+    kind = kinds.get(variant, "prompts")
     model = {"init": "random", "tokenizer": str(folder / "tokenizer"), "dtype": dtype}
     policy, judge = {**model, "architecture": POLICY}, {**model, "architecture": JUDGE}
     held_out: Document = {"path": str(folder / f"held-out-{kind}.jsonl"), "every": 2}

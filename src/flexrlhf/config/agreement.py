@@ -20,6 +20,8 @@ from flexrlhf.config.schema import RunConfig
 MOST_SAMPLES: Final = 1_000_000
 """An iteration holds its samples at once; real runs have thousands."""
 _NAME = "algorithm.name"
+_SMOOTHED: Final = ("sigmoid", "robust")
+"""Losses on pairs that can take some for the wrong way round."""
 
 
 def check_agreement(config: RunConfig) -> Iterator[Problem]:
@@ -30,6 +32,7 @@ def check_agreement(config: RunConfig) -> Iterator[Problem]:
     yield from _check_trained_dtypes(config)
     yield from _check_adapters(config)
     yield from _check_kl(config)
+    yield from _check_preference_loss(config)
     yield from _check_answer_lengths(config)
     yield from _check_mean_lengths(config)
     yield from _check_mini_batch(config)
@@ -121,6 +124,28 @@ def _check_kl(config: RunConfig) -> Iterator[Problem]:
             "an adaptive coefficient that starts at kl_coef = 0 stays there.",
             "Right: kl_coef above 0, or no kl_target.",
             "algorithm.kl_coef",
+        )
+
+
+def _check_preference_loss(config: RunConfig) -> Iterator[Problem]:
+    algorithm = resolved_algorithm(config.algorithm)
+    if algorithm.name == "ipo" and algorithm.loss_type != "ipo":
+        yield mistake(
+            "algorithm.loss_type",
+            algorithm.loss_type,
+            "ipo is named after its loss.",
+            "Right: no loss_type, or algorithm.name: dpo.",
+            _NAME,
+        )
+    learns_from_pairs = algorithm.name in ("dpo", "ipo")
+    if learns_from_pairs and algorithm.label_smoothing and algorithm.loss_type not in _SMOOTHED:
+        yield mistake(
+            "algorithm.label_smoothing",
+            algorithm.label_smoothing,
+            f"loss_type {algorithm.loss_type} knows no wrong pairs.",
+            f"Right: with loss_type {' or '.join(_SMOOTHED)}.",
+            _NAME,
+            "algorithm.loss_type",
         )
 
 

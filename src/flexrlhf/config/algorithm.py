@@ -16,7 +16,7 @@ from flexrlhf.config.section import (
     Positive,
     Section,
 )
-from flexrlhf.core.names import AlgorithmName
+from flexrlhf.core.names import AlgorithmName, PreferenceLossName
 
 
 def _hide_default(schema: dict[str, Any]) -> None:
@@ -73,3 +73,11 @@ class Algorithm(Section):
         Auto | Literal["token_mean", "sequence_mean", "sequence_sum", "token_sum_norm"]
     ) = "auto"
     """How token losses become one number; auto: token_mean."""
+
+    beta: Positive = 0.1
+    """dpo, ipo: how dear the distance to the reference is; in ipo the paper's tau."""
+    loss_type: Auto | PreferenceLossName = "auto"
+    """dpo: what is minimised on pairs, by TRL's names; auto: sigmoid, for ipo ipo. sigmoid_norm and
+    ipo look at the mean over an answer's tokens, the others at the sum."""
+    label_smoothing: Annotated[float, Strict(), Field(ge=0, lt=0.5)] = 0.0
+    """dpo with sigmoid or robust: how likely a pair is the wrong way round."""

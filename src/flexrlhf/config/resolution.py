@@ -42,7 +42,7 @@ class BatchSizes:
     """How many samples an iteration and its parts have."""
 
     samples_per_iteration: int
-    """Answers; rows for sft, pairs for reward_model."""
+    """Answers; rows for sft, pairs for reward_model, dpo and ipo."""
     mini_batch_samples: int
     """Samples per optimiser step."""
     epochs: int
@@ -185,6 +185,7 @@ def resolved_algorithm(algorithm: Algorithm) -> Algorithm:
             "advantage_epsilon": _or(algorithm.advantage_epsilon, 1e-4 if has_groups else 1e-8),
             "clip_high": _or(algorithm.clip_high, algorithm.clip),
             "loss_aggregation": _or(algorithm.loss_aggregation, "token_mean"),
+            "loss_type": _or(algorithm.loss_type, "ipo" if algorithm.name == "ipo" else "sigmoid"),
         }
     )
 

@@ -17,7 +17,7 @@ from flexrlhf.core.names import ALGORITHMS, AlgorithmName, Role
 DataKind = Literal["prompts", "preferences", "supervised"]
 ScoreOperation = Literal["logprobs", "values", "rewards"]
 
-BUILT: Final[tuple[AlgorithmName, ...]] = ("ppo", "grpo", "sft", "reward_model")
+BUILT: Final[tuple[AlgorithmName, ...]] = ("ppo", "grpo", "dpo", "ipo", "sft", "reward_model")
 """Algorithms that can be trained."""
 
 

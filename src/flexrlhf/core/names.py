@@ -15,6 +15,8 @@ ChatMode = Literal["auto", "always", "never"]
 """Whether rows become conversations: those that hold messages, plain texts too, or none."""
 TooLong = Literal["error", "drop"]
 """What becomes of a row that is longer than allowed."""
+PreferenceLossName = Literal["sigmoid", "robust", "sigmoid_norm", "hinge", "ipo"]
+"""What a policy minimises on pairs of answers; the names are TRL's."""
 
 AlgorithmName = Literal[
     "ppo",

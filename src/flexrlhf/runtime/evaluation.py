@@ -20,7 +20,7 @@ from flexrlhf.learning.data.collation import (
 from flexrlhf.learning.data.experience import Prompt, Sample, pack_by_tokens
 from flexrlhf.learning.rollout.protocol import Sampling
 from flexrlhf.learning.training.objectives import GlobalCounts
-from flexrlhf.learning.training.step import RoleTrainer
+from flexrlhf.learning.training.step import RoleTrainer, normalised
 from flexrlhf.runtime.generation import Generator
 from flexrlhf.runtime.measurements import Measurement, Measurements, joined
 from flexrlhf.runtime.reward_role import RewardRole
@@ -85,32 +85,35 @@ def answer_metrics(samples: Sequence[Sample]) -> Measurements:
 
 
 def loss_evaluation(
-    kind: DataKind, trainer: RoleTrainer, items: Sequence[Item]
+    kind: DataKind, trainer: RoleTrainer, items: Callable[[], Sequence[Item]]
 ) -> Callable[[], EvaluationResult]:
-    """Returns an evaluation of the training loss (and accuracy of pairs) on held-out rows.
+    """Returns an evaluation of the training loss, and what goes with it, on held-out rows.
 
-    It raises RunFailed where the loss is not finite.
+    It raises RunFailed where one of its numbers is not finite.
+
+    Args:
+        kind: of the rows.
+        trainer: of the role that is looked at.
+        items: gives the rows, with what other roles say of them.
     """
-    lengths = [item_tokens(item) for item in items]
-    counts = GlobalCounts(
-        num_tokens=sum(num_trainable_tokens(item) for item in items),
-        num_sequences=sum(num_sequences(item) for item in items),
-        max_tokens=max(lengths),
-    )
 
     def run() -> EvaluationResult:
+        rows = items()
+        lengths = [item_tokens(item) for item in rows]
+        counts = GlobalCounts(
+            num_tokens=sum(num_trainable_tokens(item) for item in rows),
+            num_sequences=sum(num_sequences(item) for item in rows),
+            max_tokens=max(lengths),
+        )
         bins = pack_by_tokens(lengths, max_tokens=max(CHUNK_TOKENS, *lengths))
+        fields = trainer.objective.fields
         batches = [
-            COLLATE[kind]([items[p] for p in positions], ()).to(trainer.backend.device)
+            COLLATE[kind]([rows[p] for p in positions], fields).to(trainer.backend.device)
             for positions in bins
         ]
-        sums = trainer.measure(batches, counts)
-        _refuse_not_finite(sums)
-        metrics = {f"eval/{name.replace('/', '_')}": value for name, value in sums.items()}
-        correct = metrics.pop("eval/correct_pairs", None)
-        if correct is not None:
-            metrics["eval/accuracy_preference"] = 2 * correct / counts.num_sequences
-        return metrics, []
+        metrics = normalised(trainer.measure(batches, counts), counts)
+        _refuse_not_finite(metrics)
+        return {f"eval/{name.replace('/', '_')}": value for name, value in metrics.items()}, []
 
     return run
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from flexrlhf.learning.data.collation import Item, num_tokens
@@ -45,19 +46,29 @@ class ItemSource(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class RowDraw:
+    """Says which rows of a data set an iteration trains on; every worker finds the same ones."""
+
+    rows: Sequence[Any]
+    order: SeededOrder
+    per_iteration: int
+
+    def of(self, iteration: int) -> list[Any]:
+        """Returns the rows of an iteration."""
+        first = iteration * self.per_iteration
+        return [self.rows[i] for i in self.order.take(first, self.per_iteration)]
+
+
 class RowSource:
     """Rows of a data set that are trained on as they are.
 
     Args:
-        rows: all of them.
-        order: in which they are drawn.
-        per_iteration: how many are.
+        draw: gives those of an iteration.
     """
 
-    def __init__(self, rows: Sequence[Item], order: SeededOrder, per_iteration: int) -> None:
-        self._rows = rows
-        self._order = order
-        self._per_iteration = per_iteration
+    def __init__(self, draw: RowDraw) -> None:
+        self._draw = draw
         self._items: Sequence[Item] = ()
 
     def items_of(self, iteration: int) -> Sequence[Item]:  # noqa: ARG002 - there is but one
@@ -73,8 +84,7 @@ class RowSource:
         """Draws the rows of an iteration."""
         if task.operation != "prepare":
             raise ValueError(f"Rows are drawn, not more: {task}.")
-        first = task.iteration * self._per_iteration
-        self._items = [self._rows[i] for i in self._order.take(first, self._per_iteration)]
+        self._items = self._draw.of(task.iteration)
         return counts_of(self._items)
 
     def take_weights(self, version: int) -> None:

@@ -24,7 +24,7 @@ from flexrlhf.planning.workflow.iteration import IterationShape
 from flexrlhf.runtime.datasets import RunData
 from flexrlhf.runtime.evaluation import EvaluationResult, answer_evaluation, loss_evaluation
 from flexrlhf.runtime.in_process import InProcessWorkers
-from flexrlhf.runtime.item_source import ItemSource, RowSource
+from flexrlhf.runtime.item_source import ItemSource, RowDraw, RowSource
 from flexrlhf.runtime.micro_batch_limit import ItemLimit, MicroBatchLimit, TokenLimit
 from flexrlhf.runtime.mini_batch_steps import MiniBatchSteps, StepSettings
 from flexrlhf.runtime.objectives import objective_of
@@ -32,6 +32,7 @@ from flexrlhf.runtime.optimizer_settings import optimizer_settings
 from flexrlhf.runtime.role_models import RoleModels, load_roles
 from flexrlhf.runtime.rollout_launch import build_rollouts
 from flexrlhf.runtime.rollouts import Rollouts
+from flexrlhf.runtime.scored_pairs import PairScorer, ScoredPairs
 from flexrlhf.runtime.trial_step import measured_micro_batch_tokens
 from flexrlhf.runtime.worker import Worker
 from flexrlhf.runtime.workers import Workers
@@ -168,7 +169,11 @@ def _source(
     if spec.generates:
         return build_rollouts(config, spec, roles, rows, score_tokens=score_tokens, context=context)
     order = SeededOrder(len(rows), config.run.seed)
-    return RowSource(rows, order, config.training.prompts_per_iteration)
+    draw = RowDraw(rows, order, config.training.prompts_per_iteration)
+    if not spec.scored:
+        return RowSource(draw)
+    scorer = PairScorer(score_tokens, context)
+    return ScoredPairs(draw, data.evaluation, roles.models["reference"], scorer)
 
 
 def _evaluation(
@@ -190,4 +195,7 @@ def _evaluation(
             replace(source.sampling, greedy=section.greedy),
             context=source.context,
         )
-    return loss_evaluation(spec.data, trainers[spec.trained[0]], data.evaluation)
+    trainer = trainers[spec.trained[0]]
+    if isinstance(source, ScoredPairs):
+        return loss_evaluation(spec.data, trainer, lambda: source.held_out)
+    return loss_evaluation(spec.data, trainer, lambda: data.evaluation)

@@ -9,6 +9,7 @@ from flexrlhf.config.schema import RunConfig
 from flexrlhf.core.algorithm_specs import AlgorithmSpec
 from flexrlhf.core.names import Role
 from flexrlhf.learning.training.objectives import (
+    DirectPreferenceObjective,
     Objective,
     PolicyObjective,
     PreferenceObjective,
@@ -22,8 +23,13 @@ def objective_of(role: Role, config: RunConfig, spec: AlgorithmSpec) -> Objectiv
     """Returns what `role` learns under a resolved config."""
     if spec.data == "supervised":
         return SupervisedObjective()
-    if spec.data == "preferences":
+    if role == "reward":
         return PreferenceObjective()
+    if spec.data == "preferences":
+        algorithm = config.algorithm
+        return DirectPreferenceObjective(
+            settled(algorithm.loss_type), algorithm.beta, algorithm.label_smoothing
+        )
     clip = config.algorithm.value_clip
     value = ValueObjective(clip=math.inf if clip is None else clip)
     if role == "critic":

@@ -26,8 +26,8 @@ EXAMPLES = [
     SupervisedExample(2, (8, 9), (False, True)),
 ]
 PAIRS = [
-    PreferencePair(4, (1, 2, 3), (1, 5)),
-    PreferencePair(9, (6, 7), (6, 8, 9, 10)),
+    PreferencePair(4, (1, 2, 3), (1, 5), 1),
+    PreferencePair(9, (6, 7), (6, 8, 9, 10), 0),
 ]
 
 
@@ -82,8 +82,8 @@ def test_every_kind_of_data_has_a_batch():
     [
         (answer(3, 4), 7, 7, 1, 4),
         (EXAMPLES[0], 4, 4, 1, 2),
-        (PAIRS[0], 6, 5, 2, 5),  # the shorter answer is padded to the longer one
-        (PAIRS[1], 8, 6, 2, 6),
+        (PAIRS[0], 6, 5, 2, 3),  # the shorter answer is padded to the longer one
+        (PAIRS[1], 8, 6, 2, 4),
     ],
 )
 def test_counts_of_an_item(item, padded: int, plain: int, rows: int, trainable: int):
@@ -121,7 +121,7 @@ def test_no_packing_needs_more_micro_batches_than_foreseen(lengths: list[int], s
 @given(
     pairs=st.lists(
         st.tuples(st.integers(1, 12), st.integers(1, 12)).map(
-            lambda lengths: PreferencePair(0, *((0,) * length for length in lengths))
+            lambda lengths: PreferencePair(0, *((0,) * length for length in lengths), 0)
         ),
         min_size=1,
         max_size=12,

@@ -88,7 +88,7 @@ def make_document(tokenizer_folder: Path, files: dict[str, str]) -> Callable[...
         "tokenizer": str(tokenizer_folder),
         "dtype": "float64",
     }
-    kinds = {"sft": "supervised", "reward_model": "preferences"}
+    kinds = {"sft": "supervised", **dict.fromkeys(("reward_model", "dpo", "ipo"), "preferences")}
 
     def make(name: str = "grpo", /, **sections: dict[str, Any]) -> dict[str, Any]:
         kind = kinds.get(name, "prompts")

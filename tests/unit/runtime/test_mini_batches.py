@@ -114,7 +114,7 @@ def test_a_micro_batch_that_the_packing_did_not_need_is_empty(samples):
 
 
 def test_pairs_count_as_two_rows_and_examples_by_their_masks():
-    pairs = [PreferencePair(i, (0,) * 4, (0,) * 5) for i in range(2)]
+    pairs = [PreferencePair(i, (0,) * 4, (0,) * 5, 1) for i in range(2)]
     mini_batch = cut_mini_batch(pairs, [1, 0], 0, 1, limit=TOKENS, max_answer_tokens=9)
     assert mini_batch.counts.num_sequences == 4
     examples = [SupervisedExample(i, (0,) * 5, (False, False, True, True, True)) for i in range(2)]

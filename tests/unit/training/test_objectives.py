@@ -71,7 +71,7 @@ def items_for(objective: Objective, samples: list[Sample]) -> tuple[str, list]:
     if isinstance(objective, PreferenceObjective):
         sequences = [tuple(s.tokens.tolist()) for s in samples]
         return "preferences", [
-            PreferencePair(i, chosen, rejected)
+            PreferencePair(i, chosen, rejected, 1)
             for i, (chosen, rejected) in enumerate(zip(sequences, sequences[::-1], strict=True))
         ]
     return "prompts", samples

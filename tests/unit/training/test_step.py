@@ -142,7 +142,7 @@ def test_accuracy_is_the_part_of_pairs_in_the_right_order(make_model, split):
     model = make_model("scorer")
     with torch.no_grad():
         scores = [model(torch.tensor([tokens])).logits.item() for tokens in answers]
-    pairs = [PreferencePair(i, answers[2 * i], answers[2 * i + 1]) for i in range(4)]
+    pairs = [PreferencePair(i, answers[2 * i], answers[2 * i + 1], 1) for i in range(4)]
     right = sum(scores[2 * i] > scores[2 * i + 1] for i in range(4))
     trainer = RoleTrainer("reward", OneDeviceBackend(model, SETTINGS), PreferenceObjective())
     metrics = metrics_of(trainer, pairs, split, "preferences")

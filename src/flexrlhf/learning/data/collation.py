@@ -29,17 +29,7 @@ def collate_supervised(examples: Sequence[SupervisedExample], fields: Sequence[s
 
 def collate_pairs(pairs: Sequence[PreferencePair], fields: Sequence[str] = ()) -> Batch:
     """Pads pairs into one batch whose rows alternate chosen, rejected."""
-    assert not fields
-    sequences = [
-        torch.tensor(tokens)
-        for pair in pairs
-        for tokens in (pair.chosen_tokens, pair.rejected_tokens)
-    ]
-    return collate_sequences(
-        sequences,
-        [torch.ones(len(sequence), dtype=torch.bool) for sequence in sequences],
-        sample_ids=[pair.index for pair in pairs for _ in range(2)],
-    )
+    return collate([answer for pair in pairs for answer in pair.answers], fields)
 
 
 COLLATE: Final[Mapping[DataKind, Callable[[Sequence[Any], Sequence[str]], Batch]]] = {
@@ -53,14 +43,14 @@ COLLATE: Final[Mapping[DataKind, Callable[[Sequence[Any], Sequence[str]], Batch]
 def item_tokens(item: Item) -> int:
     """Returns the tokens that an item takes in a batch, padding inside a pair included."""
     if isinstance(item, PreferencePair):
-        return 2 * max(len(item.chosen_tokens), len(item.rejected_tokens))
+        return 2 * max(item.num_tokens)
     return len(item.tokens)
 
 
 def num_tokens(item: Item) -> int:
     """Returns the tokens of an item, padding left out."""
     if isinstance(item, PreferencePair):
-        return len(item.chosen_tokens) + len(item.rejected_tokens)
+        return sum(item.num_tokens)
     return len(item.tokens)
 
 
@@ -72,7 +62,7 @@ def num_sequences(item: Item) -> int:
 def num_trainable_tokens(item: Item) -> int:
     """Returns the tokens of an item that a token-level loss counts."""
     if isinstance(item, PreferencePair):
-        return num_tokens(item)
+        return item.num_answer_tokens
     return int(torch.as_tensor(item.mask)[1:].sum())
 
 

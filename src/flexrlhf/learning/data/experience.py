@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -32,6 +32,35 @@ class Prompt:
     """The conversation, when the row was conversational."""
     columns: Mapping[str, Any] = field(default_factory=dict[str, Any])
     """The row's other columns; reward functions receive them by name."""
+
+
+class TokenSequence(Protocol):
+    """A sequence that goes into a batch: an answer of the policy, or one that is given."""
+
+    @property
+    def sample_id(self) -> int:
+        """What an error names it by."""
+        ...
+
+    @property
+    def tokens(self) -> Tensor:
+        """int64 [T]."""
+        ...
+
+    @property
+    def mask(self) -> Tensor:
+        """Bool [T]: True at trainable tokens."""
+        ...
+
+    @property
+    def fields(self) -> Mapping[str, Tensor]:
+        """Numbers per token [T]."""
+        ...
+
+    @property
+    def num_tokens(self) -> int:
+        """T."""
+        ...
 
 
 @dataclass(slots=True)
@@ -121,8 +150,8 @@ def collate_sequences(
     )
 
 
-def collate(samples: Sequence[Sample], fields: Sequence[str] = ()) -> Batch:
-    """Pads samples into one batch that carries the named fields."""
+def collate(samples: Sequence[TokenSequence], fields: Sequence[str] = ()) -> Batch:
+    """Pads sequences into one batch that carries the named fields."""
     return collate_sequences(
         [sample.tokens for sample in samples],
         [sample.mask for sample in samples],

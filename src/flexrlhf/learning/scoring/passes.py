@@ -1,4 +1,4 @@
-"""Forward passes over samples without gradients, in chunks cut by a token budget.
+"""Forward passes over given sequences without gradients, in chunks cut by a token budget.
 
 Samples of like length share a chunk. Results come in the order of the samples, on the CPU, and do
 not depend on how the chunks were cut. Replicas of a model that go in lockstep each give their own
@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 import torch
 from torch import Tensor, nn
 
-from flexrlhf.learning.data.experience import Batch, Sample, collate, pack_by_tokens
+from flexrlhf.learning.data.experience import Batch, TokenSequence, collate, pack_by_tokens
 from flexrlhf.learning.data.idle_batch import idle_batch
 from flexrlhf.learning.models.forward import (
     sequence_scores,
@@ -28,7 +28,7 @@ _Pass = Callable[[nn.Module, Batch], Tensor]
 
 def score_logprobs(
     model: nn.Module | ParallelModel,
-    samples: Sequence[Sample],
+    samples: Sequence[TokenSequence],
     *,
     temperature: float,
     max_tokens: int,
@@ -53,7 +53,7 @@ def score_logprobs(
 
 
 def score_values(
-    scorer: nn.Module | ParallelModel, samples: Sequence[Sample], *, max_tokens: int
+    scorer: nn.Module | ParallelModel, samples: Sequence[TokenSequence], *, max_tokens: int
 ) -> list[Tensor]:
     """Returns V(state before token t) of each sample as [T], zero outside its mask.
 
@@ -65,7 +65,7 @@ def score_values(
 
 def score_shared(
     model: nn.Module | ParallelModel,
-    samples: Sequence[Sample],
+    samples: Sequence[TokenSequence],
     *,
     temperature: float,
     max_tokens: int,
@@ -86,7 +86,7 @@ def score_shared(
 
 
 def score_rewards(
-    scorer: nn.Module | ParallelModel, samples: Sequence[Sample], *, max_tokens: int
+    scorer: nn.Module | ParallelModel, samples: Sequence[TokenSequence], *, max_tokens: int
 ) -> list[float]:
     """Returns the reward model's score at the last token of each sample.
 
@@ -101,7 +101,10 @@ def score_rewards(
 
 
 def _per_token(
-    model: nn.Module | ParallelModel, samples: Sequence[Sample], max_tokens: int, forward: _Pass
+    model: nn.Module | ParallelModel,
+    samples: Sequence[TokenSequence],
+    max_tokens: int,
+    forward: _Pass,
 ) -> list[Tensor]:
     """Runs `forward`, which returns [B, T, ...], and cuts its rows to their samples' lengths."""
     results: dict[int, Tensor] = {}
@@ -113,7 +116,10 @@ def _per_token(
 
 
 def _passes(
-    model: nn.Module | ParallelModel, samples: Sequence[Sample], max_tokens: int, forward: _Pass
+    model: nn.Module | ParallelModel,
+    samples: Sequence[TokenSequence],
+    max_tokens: int,
+    forward: _Pass,
 ) -> Iterator[tuple[list[int], Tensor]]:
     """Yields positions in `samples` and what a pass over them gave, on the CPU."""
     parallel = model if isinstance(model, ParallelModel) else ParallelModel(model)

@@ -13,7 +13,9 @@ from typing import Protocol
 
 from torch import Tensor, nn
 
+from flexrlhf.core.names import PreferenceLossName
 from flexrlhf.learning.algorithms.aggregation import Aggregation
+from flexrlhf.learning.algorithms.direct_preference import AnswerLogprobs, direct_preference_loss
 from flexrlhf.learning.algorithms.kl import KLEstimator, kl_loss
 from flexrlhf.learning.algorithms.policy import clipped_policy_loss, entropy_loss
 from flexrlhf.learning.algorithms.preference import pairwise_reward_loss
@@ -212,3 +214,44 @@ class PreferenceObjective:
             preference.loss,
             {"loss/preference": preference.loss.detach(), "correct_pairs": preference.num_correct},
         )
+
+
+@dataclass(frozen=True, slots=True)
+class DirectPreferenceObjective:
+    """Loss of a policy on pairs, beside a frozen reference; rows alternate chosen, rejected."""
+
+    kind: PreferenceLossName
+    beta: float
+    label_smoothing: float = 0.0
+    fields: tuple[str, ...] = ("reference_logprobs",)
+
+    def __call__(self, model: nn.Module, batch: Batch, counts: GlobalCounts) -> MicroBatchLoss:
+        """Runs the policy on both answers of each pair in one pass and returns the loss."""
+        logprobs_BT = token_logprobs(model, batch).logprobs
+        reference_BT = batch.fields["reference_logprobs"]
+        chosen, rejected = (
+            AnswerLogprobs(
+                logprobs_BT[place::2].sum(dim=1),
+                reference_BT[place::2].sum(dim=1),
+                batch.mask[place::2].sum(dim=1),
+            )
+            for place in range(2)
+        )
+        preference = direct_preference_loss(
+            chosen,
+            rejected,
+            kind=self.kind,
+            beta=self.beta,
+            label_smoothing=self.label_smoothing,
+            num_pairs=counts.num_sequences // 2,
+        )
+        sums = {
+            "loss/preference": preference.loss.detach(),
+            "correct_pairs": preference.num_correct,
+            "chosen_reward_sum": preference.chosen_reward_sum,
+            "rejected_reward_sum": preference.rejected_reward_sum,
+            "reward_margin_sum": preference.chosen_reward_sum - preference.rejected_reward_sum,
+            "chosen_logprob_sum": chosen.policy_B.detach().sum(),
+            "rejected_logprob_sum": rejected.policy_B.detach().sum(),
+        }
+        return MicroBatchLoss(preference.loss, sums)

@@ -79,7 +79,7 @@ class RoleTrainer:
         self.run_waiting()
         sums = self._sums_of_replicas()
         report = self.backend.step()
-        metrics = _normalised(sums, counts)
+        metrics = normalised(sums, counts)
         prefix = "critic/" if self.role == "critic" else ""
         metrics[f"{prefix}grad_norm"] = report.grad_norm
         metrics[f"{prefix}learning_rate"] = report.learning_rate
@@ -160,15 +160,21 @@ def _totals(parts: Iterable[Mapping[str, Tensor]]) -> dict[str, float]:
     return totals
 
 
-def _normalised(sums: Mapping[str, float], counts: GlobalCounts) -> dict[str, float]:
-    """Turns sums over a mini-batch into the metrics of `metrics.jsonl`."""
+def normalised(sums: Mapping[str, float], counts: GlobalCounts) -> dict[str, float]:
+    """Turns sums over the rows that were counted into the metrics of `metrics.jsonl`."""
+    num_pairs = counts.num_sequences / 2
     divided = {
         "clipped_tokens": ("ratio/clip_fraction", counts.num_tokens),
         "ratio_sum": ("ratio/mean", counts.num_tokens),
         "approx_kl_sum": ("ratio/approx_kl", counts.num_tokens),
         "clipped_values": ("critic/clip_fraction", counts.num_tokens),
         "entropy_sum": ("entropy/mean", counts.num_tokens),
-        "correct_pairs": ("accuracy/preference", counts.num_sequences / 2),
+        "correct_pairs": ("accuracy/preference", num_pairs),
+        "chosen_reward_sum": ("implicit_reward/chosen", num_pairs),
+        "rejected_reward_sum": ("implicit_reward/rejected", num_pairs),
+        "reward_margin_sum": ("implicit_reward/margin", num_pairs),
+        "chosen_logprob_sum": ("logprobs/chosen", num_pairs),
+        "rejected_logprob_sum": ("logprobs/rejected", num_pairs),
     }
     metrics: dict[str, float] = {}
     for name, total in sums.items():

@@ -16,18 +16,20 @@ from flexrlhf.learning.training.precision import autocast
 from flexrlhf.learning.transport.buffer import ExperienceBuffer
 from flexrlhf.runtime.datasets import RunData, load_data
 from flexrlhf.runtime.devices.device_map import DeviceMap
+from flexrlhf.runtime.devices.device_pairs import DevicePairs
 from flexrlhf.runtime.devices.device_rollouts import DeviceRollouts, prompt_of
 from flexrlhf.runtime.devices.exchange import Ask, ExperienceExchange
 from flexrlhf.runtime.devices.held_roles import HeldRoles, hold_roles
 from flexrlhf.runtime.devices.work_order import WorkOrder
 from flexrlhf.runtime.evaluation import EvaluationResult, loss_evaluation
 from flexrlhf.runtime.generation import Generator, PromptDraw, end_tokens
-from flexrlhf.runtime.item_source import ItemSource, RowSource
+from flexrlhf.runtime.item_source import ItemSource, RowDraw, RowSource
 from flexrlhf.runtime.mini_batch_steps import MiniBatchSteps, StepSettings
 from flexrlhf.runtime.recover import seed_random_states
 from flexrlhf.runtime.reward_role import RewardRole, reward_functions
 from flexrlhf.runtime.role_models import RoleLoader
 from flexrlhf.runtime.rollout_launch import advantage_settings, kl_controller, sampling_of
+from flexrlhf.runtime.scored_pairs import PairScorer
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +44,15 @@ class DeviceParts:
     exchange: ExperienceExchange
     rollouts: DeviceRollouts | None
     """The source, where the algorithm generates."""
+    pairs: DevicePairs | None
+    """The source, where a frozen role scores pairs of a data set."""
     evaluate: Callable[[], EvaluationResult] | None
-    """Looks at held-out rows, where the algorithm reads rows as they are."""
+    """Looks at held-out rows, where the algorithm reads rows and this worker trains."""
+
+    @property
+    def shared(self) -> DeviceRollouts | DevicePairs | None:
+        """The source, where workers take from each other what it makes."""
+        return self.rollouts or self.pairs
 
 
 def build_parts(
@@ -90,11 +99,26 @@ def build_parts(
             loader=loader,
             device=device,
         )
-    source: ItemSource = rollouts or RowSource(
+    rows = RowDraw(
         data.training,
         SeededOrder(len(data.training), config.run.seed),
         config.training.prompts_per_iteration,
     )
+    pairs = None
+    if spec.scored and not spec.generates:
+        pairs = DevicePairs(
+            device_map,
+            rank,
+            ask,
+            rows,
+            data.evaluation,
+            held.models.get("reference"),
+            PairScorer(
+                order.limit.tokens(2 * order.longest),
+                partial(autocast, device.type, config.training.precision),
+            ),
+        )
+    source: ItemSource = rollouts or pairs or RowSource(rows)
     settings = StepSettings(
         seed=config.run.seed,
         num_mini_batches=order.shape.mini_batches,
@@ -106,8 +130,10 @@ def build_parts(
     evaluate = None
     trainer = held.trainers.get(spec.trained[0])
     if not spec.generates and config.data.evaluation is not None and trainer is not None:
-        evaluate = loss_evaluation(spec.data, trainer, data.evaluation)
-    return DeviceParts(device, loader, held, source, steps, exchange, rollouts, evaluate)
+        evaluate = loss_evaluation(
+            spec.data, trainer, lambda: pairs.held_out if pairs is not None else data.evaluation
+        )
+    return DeviceParts(device, loader, held, source, steps, exchange, rollouts, pairs, evaluate)
 
 
 def _answers_held_out(order: WorkOrder) -> int:

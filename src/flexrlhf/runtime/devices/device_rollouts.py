@@ -121,6 +121,10 @@ class DeviceRollouts:
                     assert task.role is not None, "scoring is a role's"
                     self.exchange.share(transfer.iteration, source.micro_batch, task.role)
 
+    def forget(self, iteration: int) -> None:
+        """Drops what was made in an iteration."""
+        self.exchange.forget(iteration)
+
     def answer_held_out(self) -> None:
         """Answers this replica's held-out prompts."""
         self.exchange.forget(HELD_OUT)

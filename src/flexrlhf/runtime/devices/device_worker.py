@@ -24,6 +24,7 @@ from flexrlhf.planning.workflow.graph import Graph, Operation, Task, Transfer
 from flexrlhf.planning.workflow.iteration import iteration_graph
 from flexrlhf.runtime.devices.device_launch import DeviceParts, build_parts
 from flexrlhf.runtime.devices.device_map import DeviceMap
+from flexrlhf.runtime.devices.device_pairs import PREFIX as PAIRS
 from flexrlhf.runtime.devices.exchange import PREFIX as EXPERIENCE
 from flexrlhf.runtime.devices.own_device import take_device, wait_for_kernels
 from flexrlhf.runtime.devices.process_groups import join_world, leave_world
@@ -81,6 +82,8 @@ class DeviceWorker:
         self._parts = build_parts(self.order, self.device_map, self.rank, self._ask, device)
         self._sync.hold(self._parts.held)
         self._server.offer(EXPERIENCE, self._parts.exchange.handle)
+        if self._parts.pairs is not None:
+            self._server.offer(PAIRS, self._parts.pairs.handle)
         self._server.offer(WEIGHTS, self._sync.handle)
 
     @property
@@ -122,9 +125,9 @@ class DeviceWorker:
         """Takes over what a transfer brings, beside whatever else goes on here."""
         if transfer.kind == "weights":
             self._sync.prefetch(transfer)
-        elif self.parts.rollouts is not None:
+        elif self.parts.shared is not None:
             tasks = {task.name: task for task in self._graph(transfer.iteration).tasks}
-            self.parts.rollouts.prefetch(
+            self.parts.shared.prefetch(
                 transfer,
                 [tasks[name] for name in transfer.sources],
                 [tasks[name] for name in transfer.targets],
@@ -132,8 +135,8 @@ class DeviceWorker:
 
     def finish(self, iteration: int) -> None:
         """Drops what was made in an iteration."""
-        if self.parts.rollouts is not None:
-            self.parts.rollouts.exchange.forget(iteration)
+        if self.parts.shared is not None:
+            self.parts.shared.forget(iteration)
         self._sync.retire(iteration + 1)
 
     def first_samples(self, iteration: int, count: int) -> list[dict[str, Any]]:
@@ -144,15 +147,16 @@ class DeviceWorker:
         return [sample_row(sample) for sample in rollouts.first_of(iteration)[:count]]
 
     def answer_held_out(self) -> None:
-        """Answers held-out prompts, where this worker generates."""
-        if self.parts.rollouts is not None:
-            self.parts.rollouts.answer_held_out()
+        """Answers held-out prompts where this worker generates; scores held-out pairs."""
+        if self.parts.shared is not None:
+            self.parts.shared.answer_held_out()
 
     def judge_held_out(self, count: int) -> tuple[Measurements, list[dict[str, Any]]]:
         """Returns `eval/*` of this worker's share of held-out rows, and rows of answers."""
         parts = self.parts
         if parts.rollouts is None:
-            assert parts.evaluate is not None, "the loop asks only where there are held-out rows"
+            if parts.evaluate is None:  # it holds frozen roles alone
+                return {}, []
             metrics, _ = parts.evaluate()
             is_first = self.rank == self.device_map.ranks(self.order.spec.trained[0])[0]
             return {n: Measurement(v) for n, v in metrics.items()} if is_first else {}, []
