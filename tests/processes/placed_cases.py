@@ -265,19 +265,19 @@ _REFERENCE: Final = (
     ),
     *(
         PlacedCase(
-            f"the reference on {reference}",
+            f"the reference on {len(reference)} of 4, {name}",
             4,
             {"devices": {"actor": actor, "reference": reference}},
             trained={"zero_stage": 1},
             frozen=frozen,
             variants=("dpo",),
         )
-        for actor, reference, frozen in (
-            ([0, 1, 2], [3], {}),
-            ([0, 1], [2, 3], {}),
-            ([0, 1], [2, 3], _STAGES),
-            ([0], [1, 2, 3], {"zero_stage": 3}),
-            ([0, 1, 2], [1, 2], _TENSOR),
+        for name, actor, reference, frozen in (
+            ("whole", [0, 1, 2], [3], {}),
+            ("replicas", [0, 1], [2, 3], {}),
+            ("in stages", [0, 1], [2, 3], _STAGES),
+            ("ZeRO-3", [0], [1, 2, 3], {"zero_stage": 3}),
+            ("TP 2, not all its own", [0, 1, 2], [1, 2], _TENSOR),
         )
     ),
     _case(
