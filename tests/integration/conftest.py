@@ -105,6 +105,21 @@ def _write_tokenizer(folder: Path) -> None:
 
 
 @pytest.fixture(scope="session")
+def rule_pairs(world: Path) -> tuple[str, str]:
+    """Pairs that one rule makes: paths of those to train on, and of others about other things."""
+    generator = random.Random(1)
+
+    def pair(thing: str) -> Document:
+        texts = (f"the {thing} is {generator.choice(words)} ." for words in (GOOD, BAD))
+        return {"prompt": f"say {thing}", **dict(zip(("chosen", "rejected"), texts, strict=True))}
+
+    paths = (world / "rule-pairs.jsonl", world / "held-out-rule-pairs.jsonl")
+    for path, things in zip(paths, (THINGS[:6] * 4, THINGS[6:] * 10), strict=True):
+        _write_rows(path, [pair(thing) for thing in things])
+    return str(paths[0]), str(paths[1])
+
+
+@pytest.fixture(scope="session")
 def document(world: Path) -> Callable[..., Document]:
     """Returns the config of an algorithm as a mapping, ready to be changed."""
 

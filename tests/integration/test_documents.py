@@ -247,6 +247,7 @@ def test_the_metrics_page_has_every_key_and_no_other(
         "grpo": {"roles": ["actor", "reward"], **prompts},
         "sft": {"roles": ["actor"], "data": {"supervised": rows, "evaluation": rows}},
         "reward_model": {"roles": ["reward"], "data": {"preferences": rows, "evaluation": rows}},
+        "dpo": {"roles": ["actor"], "data": {"preferences": rows, "evaluation": rows}},
     }
     folders = [_run(name, sections, tokenizer_folder) for name, sections in jobs.items()]
     metrics, samples = (

@@ -77,6 +77,34 @@ def test_a_reward_model_tells_good_from_bad(train, document, world):
     assert rows[-1]["eval/loss_preference"] < 0.2
 
 
+@pytest.mark.parametrize(
+    ("algorithm", "keys"),
+    [
+        ("dpo", {"beta": 0.5}),
+        ("dpo", {"beta": 0.5, "label_smoothing": 0.1}),
+        ("dpo", {"beta": 0.5, "loss_type": "hinge"}),
+        ("ipo", {"beta": 0.1}),
+    ],
+    ids=["dpo", "cdpo", "hinge", "ipo"],
+)
+def test_a_policy_comes_to_prefer_what_is_preferred(train, document, rule_pairs, algorithm, keys):
+    """The rule: the answer that calls the thing good, kind or warm is the better one."""
+    training, held_out = rule_pairs
+    content = document(algorithm, **keys)
+    content["data"] |= {"preferences": {"path": training}}
+    content["data"]["evaluation"] = {"path": held_out, "every": 15}
+    content["training"] |= {"iterations": 15, "micro_batch_tokens": 512}
+    content["run"] |= {"checkpoint_every": 100}
+    rows = train(content).metrics
+    assert rows[0]["eval/accuracy_preference"] < 0.6  # the reference is the policy: no preference
+    assert abs(rows[0]["eval/implicit_reward_margin"]) < 1e-4
+    assert rows[-1]["eval/accuracy_preference"] > 0.9
+    assert rows[-1]["eval/implicit_reward_margin"] > 0.1
+    assert rows[-1]["implicit_reward/margin"] == pytest.approx(
+        rows[-1]["implicit_reward/chosen"] - rows[-1]["implicit_reward/rejected"], rel=1e-5
+    )
+
+
 def test_a_reward_model_and_functions_together_train_a_policy(train, staged, world):
     content = staged()
     ppo = content["stages"][2]

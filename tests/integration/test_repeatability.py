@@ -8,6 +8,8 @@ import torch
 ALGORITHMS = {
     "sft": ("sft", {}),
     "reward_model": ("reward_model", {}),
+    "dpo": ("dpo", {"epochs": 2, "beta": 0.5}),
+    "ipo": ("ipo", {}),
     "ppo": ("ppo", {"epochs": 2}),
     "ppo-shared": ("ppo", {"share_actor_critic": True}),
     "grpo": ("grpo", {"epochs": 2, "entropy_coef": 0.01}),

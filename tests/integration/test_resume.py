@@ -72,10 +72,11 @@ def test_a_run_goes_on_after_any_iteration(
     [
         ("sft", {}),
         ("reward_model", {}),
+        ("dpo", {"epochs": 2}),
         ("ppo", {"share_actor_critic": True, "epochs": 2}),
         ("grpo", {"kl_placement": "reward", "kl_target": 0.1, "kl_horizon": 40}),
     ],
-    ids=["sft", "reward_model", "ppo-shared", "grpo"],
+    ids=["sft", "reward_model", "dpo", "ppo-shared", "grpo"],
 )
 def test_a_run_may_be_interrupted_twice(
     train, interrupt, document, assert_same_run, algorithm, keys

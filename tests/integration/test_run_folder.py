@@ -17,6 +17,7 @@ import flexrlhf
 CASES: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "sft": ("sft", {}),
     "reward_model": ("reward_model", {}),
+    "dpo": ("dpo", {"epochs": 2}),
     "ppo": ("ppo", {}),
     "ppo-no-kl": ("ppo", {"kl_coef": 0.0}),
     "ppo-shared": ("ppo", {"share_actor_critic": True}),
@@ -43,6 +44,11 @@ GENERATES = {
 APPLIES = {
     "sft": {*ALWAYS, "loss/supervised"},
     "reward_model": {*ALWAYS, "loss/preference", "accuracy/preference"},
+    "dpo": {
+        *(*ALWAYS, "loss/preference", "accuracy/preference", "time/score_s", "share/score"),
+        *("implicit_reward/chosen", "implicit_reward/rejected", "implicit_reward/margin"),
+        *("logprobs/chosen", "logprobs/rejected"),
+    },
     "ppo": {*ALWAYS, *GENERATES, "loss/value", "kl/mean"},
     "ppo-no-kl": {*ALWAYS, *GENERATES, "loss/value"},
     "ppo-shared": {*ALWAYS, *GENERATES, "loss/value", "kl/mean"},
@@ -72,7 +78,7 @@ def test_run_folder(finished: tuple[str, flexrlhf.RunResult]):
     check_description(folder)
     check_models(folder, case)
     check_timeline(folder, case)
-    if case not in ("sft", "reward_model"):
+    if case not in ("sft", "reward_model", "dpo"):
         check_samples(folder)
 
 
@@ -169,7 +175,8 @@ def check_timeline(folder: Path, case: str) -> None:
     assert {span["args"]["iteration"] for span in spans} == {1, 2, 3, 4}
     stages = {span["cat"] for span in spans}
     everything = {"generate", "score", "advantage", "train", "sync"}
-    assert stages == ({"train"} if case in ("sft", "reward_model") else everything)
+    given = {"sft": {"train"}, "reward_model": {"train"}, "dpo": {"score", "train"}}
+    assert stages == given.get(case, everything)
     assert all(span["dur"] >= 0 for span in spans)
 
 

@@ -30,6 +30,7 @@ SPECS = [
     algorithm_spec("grpo", uses_reference=False),
     algorithm_spec("sft"),
     algorithm_spec("reward_model"),
+    algorithm_spec("dpo"),
 ]
 
 

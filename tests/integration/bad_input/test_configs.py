@@ -99,3 +99,28 @@ def test_wrong_assignments_are_said(outcome, document, assignment, said):
 def test_wrong_input_starts_nothing(outcome, document, changes, said):
     assignments = [part for change in changes for part in ("--set", change)]
     assert said in outcome(document("grpo"), 2, *assignments)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        (["algorithm.beta=0"], "algorithm.beta = 0"),
+        (["algorithm.beta=-0.1"], "algorithm.beta = -0.1"),
+        (["algorithm.beta=.inf"], "algorithm.beta"),
+        (["algorithm.label_smoothing=0.5"], "algorithm.label_smoothing = 0.5"),
+        (["algorithm.loss_type=sigmod"], "Did you mean 'sigmoid'?"),
+        (["algorithm.loss_type=hinge", "algorithm.label_smoothing=0.1"], "knows no wrong pairs"),
+        (["algorithm.name=ipo", "algorithm.loss_type=sigmoid"], "ipo is named after its loss"),
+        (["algorithm.name=kto"], "training it is not built yet"),
+        (["data.preferences=null"], "dpo reads preferences"),
+        (["model.reward={path: nowhere}"], "dpo has none"),
+        (["model.reference={path: nowhere}"], "nowhere"),
+        (["placement.strategy=disaggregated"], "several devices"),
+        (["data.max_tokens=100", "training.micro_batch_tokens=auto"], None),
+        (["data.max_tokens=100"], "one pair may have 200 tokens"),
+    ],
+)
+def test_what_a_policy_on_pairs_cannot_have_is_said(outcome, document, changes, said):
+    assignments = [part for change in changes for part in ("--set", change)]
+    err = outcome(document("dpo"), 0 if said is None else 2, *assignments)
+    assert said is None or said in err

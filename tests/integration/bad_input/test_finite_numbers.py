@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-KINDS = {"sft": "supervised", "reward_model": "preferences"}
+KINDS = {"sft": "supervised", "reward_model": "preferences", "dpo": "preferences"}
 
 
-@pytest.mark.parametrize("algorithm", ["sft", "reward_model", "ppo", "grpo"])
+@pytest.mark.parametrize("algorithm", ["sft", "reward_model", "dpo", "ppo", "grpo"])
 def test_weights_that_the_last_step_ruined_are_not_saved(changed, outcome, tmp_path, algorithm):
     keys = {"training.learning_rate": 1e30, "training.iterations": 1}
     assert "The last optimiser step ruined the weights" in outcome(changed(algorithm, keys), 1)

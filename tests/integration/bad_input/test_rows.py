@@ -37,6 +37,27 @@ def test_wrong_rows_are_named_with_their_file(changed, outcome, tmp_path, kind, 
     assert said in err
 
 
+@pytest.mark.parametrize(
+    ("row", "said"),
+    [
+        ({"prompt": "say", "chosen": "tea"}, "Row 1: column 'rejected' is missing"),
+        ({"chosen": "say tea", "rejected": "say tea"}, "Row 1"),
+        ({"prompt": "say", "chosen": "tea", "rejected": "tea"}, "are the same answer"),
+        ({"prompt": "say", "chosen": "tea", "rejected": " "}, "column 'rejected' is empty"),
+        ({"prompt": "say", "chosen": "", "rejected": "tea"}, "column 'chosen' is empty"),
+        ({"prompt": "say", "chosen": "tea " * 20, "rejected": "tea"}, "data.max_tokens = 12"),
+        ({"prompt": 5, "chosen": "tea", "rejected": "cat"}, "column 'prompt' holds '5'"),
+    ],
+)
+@pytest.mark.parametrize("algorithm", ["dpo", "reward_model"])
+def test_wrong_pairs_are_named_with_their_file(changed, outcome, tmp_path, algorithm, row, said):
+    rows = [{"prompt": "say", "chosen": "good", "rejected": "bad"}, row]
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(one) + "\n" for one in rows))
+    err = outcome(changed(algorithm, {"data.preferences": {"path": "rows.jsonl"}}), 2)
+    assert str(tmp_path / "rows.jsonl") in err
+    assert said in err
+
+
 def test_odd_rows_are_fine(changed, outcome, tmp_path):
     """Another script, emoji, a zero byte, NaN in a column, a byte-order mark, a very long line."""
     rows = [

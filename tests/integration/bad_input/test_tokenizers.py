@@ -29,7 +29,7 @@ GPT2 = {
 }
 
 
-@pytest.mark.parametrize("algorithm", ["sft", "reward_model", "ppo", "grpo"])
+@pytest.mark.parametrize("algorithm", ["sft", "reward_model", "dpo", "ppo", "grpo"])
 def test_the_pad_token_means_nothing(
     changed, outcome, tokenizer_with, tmp_path, same_metrics, algorithm
 ):

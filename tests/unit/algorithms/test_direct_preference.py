@@ -35,7 +35,9 @@ def pairs() -> tuple[AnswerLogprobs, AnswerLogprobs]:
 
 
 def part(answer: AnswerLogprobs, rows: list[int]) -> AnswerLogprobs:
-    return AnswerLogprobs(answer.policy_B[rows], answer.reference_B[rows], answer.num_tokens_B[rows])
+    return AnswerLogprobs(
+        answer.policy_B[rows], answer.reference_B[rows], answer.num_tokens_B[rows]
+    )
 
 
 def sigmoid(x: float) -> float:
@@ -125,7 +127,7 @@ def test_hand_worked():
     found = direct_preference_loss(chosen, rejected, beta=0.5, num_pairs=1)
     assert found.loss.item() == pytest.approx(0.2014133, abs=1e-7)
     assert (found.chosen_reward_sum.item(), found.rejected_reward_sum.item()) == (1.0, -0.5)
-    # ipo: (2/4 + 1/4 - 1)^2.
+    # The means over four tokens are 1/2 and -1/4, a quarter from 1 / (2 beta) = 1.
     ipo = direct_preference_loss(chosen, rejected, kind="ipo", beta=0.5, num_pairs=1)
     assert ipo.loss.item() == pytest.approx(0.0625)
 
@@ -191,9 +193,7 @@ def test_far_apart_answers_stay_finite():
             torch.tensor([sign * 1e5]).requires_grad_(), torch.zeros(1), torch.ones(1)
         )
         rejected = AnswerLogprobs(torch.zeros(1), torch.zeros(1), torch.ones(1))
-        found = direct_preference_loss(
-            chosen, rejected, beta=0.1, label_smoothing=0.1, num_pairs=1
-        )
+        found = direct_preference_loss(chosen, rejected, beta=0.1, label_smoothing=0.1, num_pairs=1)
         found.loss.backward()
         assert math.isfinite(found.loss.item())
         assert math.isfinite(chosen.policy_B.grad.item())

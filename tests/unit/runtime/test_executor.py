@@ -71,7 +71,7 @@ def executor(group, start_iteration=0, deadline_s=10.0) -> Executor:
     return Executor(group, start_iteration=start_iteration, deadline_s=deadline_s)
 
 
-@pytest.mark.parametrize("algorithm", ["ppo", "grpo", "sft", "reward_model"])
+@pytest.mark.parametrize("algorithm", ["ppo", "grpo", "dpo", "sft", "reward_model"])
 def test_one_group_does_the_tasks_in_the_order_of_the_graph(make_graph, algorithm):
     group, graph = FakeGroup(), make_graph(0, algorithm, epochs=2)
     executor(group).run(graph)

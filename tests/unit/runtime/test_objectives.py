@@ -8,6 +8,7 @@ import pytest
 
 from flexrlhf.config.resolution import spec_of
 from flexrlhf.learning.training.objectives import (
+    DirectPreferenceObjective,
     PolicyObjective,
     PreferenceObjective,
     SharedObjective,
@@ -86,3 +87,14 @@ def test_actor_and_critic_of_one_trunk(objective):
 def test_data_sets_that_are_trained_on_directly(objective):
     assert objective("actor", "sft") == SupervisedObjective()
     assert objective("reward", "reward_model") == PreferenceObjective()
+
+
+def test_a_policy_on_pairs(objective):
+    assert objective("actor", "dpo") == DirectPreferenceObjective("sigmoid", beta=0.1)
+    assert objective("actor", "ipo", algorithm={"beta": 0.3}) == DirectPreferenceObjective(
+        "ipo", beta=0.3
+    )
+    algorithm = {"beta": 0.2, "loss_type": "robust", "label_smoothing": 0.05}
+    assert objective("actor", "dpo", algorithm=algorithm) == DirectPreferenceObjective(
+        "robust", beta=0.2, label_smoothing=0.05
+    )

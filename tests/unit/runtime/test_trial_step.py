@@ -18,6 +18,7 @@ from flexrlhf.runtime.trial_step import measured_micro_batch_tokens
         ("grpo", {"kl_coef": 0.1, "entropy_coef": 0.01}),
         ("sft", {}),
         ("reward_model", {}),
+        ("dpo", {}),
     ],
 )
 def test_weights_gradients_and_optimisers_stay_as_they_were(make_launched, algorithm, options):
@@ -27,7 +28,7 @@ def test_weights_gradients_and_optimisers_stay_as_they_were(make_launched, algor
         for role, trainer in trainers.items()
     }
     random_state = torch.get_rng_state()
-    rows = 2 if algorithm == "reward_model" else 1
+    rows = 2 if algorithm in ("reward_model", "dpo") else 1
     found = measured_micro_batch_tokens(
         list(trainers.values()), longest=10 * rows, rows_per_item=rows, num_items=4
     )

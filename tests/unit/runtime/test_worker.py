@@ -72,6 +72,21 @@ POLICY_KEYS = {
 }
 
 
+PAIR_KEYS = {
+    "samples",
+    "tokens",
+    "loss/preference",
+    "accuracy/preference",
+    "implicit_reward/chosen",
+    "implicit_reward/rejected",
+    "implicit_reward/margin",
+    "logprobs/chosen",
+    "logprobs/rejected",
+    "grad_norm",
+    "learning_rate",
+}
+
+
 @pytest.mark.parametrize(
     ("algorithm", "options", "keys"),
     [
@@ -91,6 +106,9 @@ POLICY_KEYS = {
             {"samples", "tokens", "loss/preference", "accuracy/preference", "grad_norm"}
             | {"learning_rate"},
         ),
+        ("dpo", {"epochs": 2}, PAIR_KEYS),
+        ("dpo", {"loss_type": "robust", "label_smoothing": 0.1}, PAIR_KEYS),
+        ("ipo", {}, PAIR_KEYS),
     ],
 )
 def test_an_iteration_of_every_algorithm(make_launched, algorithm, options, keys):
@@ -108,7 +126,7 @@ def test_an_iteration_of_every_algorithm(make_launched, algorithm, options, keys
         assert torch.equal(tensor, before[name]) is not is_trained, name
 
 
-@pytest.mark.parametrize("algorithm", ["ppo", "grpo", "sft", "reward_model"])
+@pytest.mark.parametrize("algorithm", ["ppo", "grpo", "dpo", "sft", "reward_model"])
 def test_bfloat16_keeps_weights_and_the_engine_agrees_with_the_trainer(
     make_document, make_launched, algorithm
 ):

@@ -8,12 +8,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import get_args
 
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import pad
 
+from flexrlhf.core.names import PreferenceLossName
 from flexrlhf.learning.algorithms.aggregation import AGGREGATIONS
 from flexrlhf.learning.data.collation import (
     COLLATE,
@@ -25,6 +27,7 @@ from flexrlhf.learning.data.experience import Batch, Sample, pack_by_tokens
 from flexrlhf.learning.data.preferences import PreferencePair
 from flexrlhf.learning.data.supervised import SupervisedExample
 from flexrlhf.learning.training.objectives import (
+    DirectPreferenceObjective,
     GlobalCounts,
     Objective,
     PolicyObjective,
@@ -35,6 +38,7 @@ from flexrlhf.learning.training.objectives import (
 )
 
 MAX_TOKENS = 11
+KINDS = get_args(PreferenceLossName)
 POLICY = PolicyObjective(
     clip_low=0.2,
     clip_high=0.4,
@@ -56,6 +60,8 @@ CASES = {
     "shared": ("shared", SharedObjective(POLICY, VALUE, value_coef=0.5)),
     "supervised": ("policy", SupervisedObjective()),
     "preference": ("scorer", PreferenceObjective()),
+    **{f"pairs {k}": ("policy", DirectPreferenceObjective(k, beta=0.3)) for k in KINDS},
+    "pairs, smoothed": ("policy", DirectPreferenceObjective("sigmoid", 0.3, label_smoothing=0.1)),
 }
 every_case = pytest.mark.parametrize("case", CASES)
 
@@ -68,11 +74,21 @@ def items_for(objective: Objective, samples: list[Sample]) -> tuple[str, list]:
             for s in samples
         ]
         return "supervised", examples
-    if isinstance(objective, PreferenceObjective):
-        sequences = [tuple(s.tokens.tolist()) for s in samples]
+    if isinstance(objective, PreferenceObjective | DirectPreferenceObjective):
         return "preferences", [
-            PreferencePair(i, chosen, rejected, 1)
-            for i, (chosen, rejected) in enumerate(zip(sequences, sequences[::-1], strict=True))
+            PreferencePair(
+                s.sample_id,
+                tuple(s.tokens.tolist()),
+                tuple(other.tokens.tolist()),
+                num_prompt_tokens=2,
+                fields={
+                    "reference_logprobs": tuple(
+                        one.fields["reference_logprobs"] * (torch.arange(one.num_tokens) > 1)
+                        for one in (s, other)
+                    )
+                },
+            )
+            for s, other in zip(samples, samples[::-1], strict=True)
         ]
     return "prompts", samples
 
@@ -257,6 +273,29 @@ def test_the_preference_loss_by_a_loop_over_pairs(make_model, samples):
     pairs = zip(scores, scores[::-1], strict=True)
     expected = math.fsum(math.log1p(math.exp(worse - better)) for better, worse in pairs) / 6
     assert unsplit(PreferenceObjective(), model, samples) == pytest.approx(expected, rel=1e-6)
+
+
+@pytest.mark.parametrize("kind", ["sigmoid", "ipo"])
+def test_the_loss_of_a_policy_on_pairs_by_a_loop_over_tokens(make_model, samples, kind):
+    """The prompt's two tokens count nowhere, and both answers of a pair share one batch."""
+    model, objective = make_model(), DirectPreferenceObjective(kind, beta=0.3)
+    _, pairs = items_for(objective, samples)
+    losses = []
+    for pair in pairs:
+        ratios, sizes = [], []
+        for place, tokens in enumerate((pair.chosen_tokens, pair.rejected_tokens)):
+            said = distributions(model, torch.tensor(tokens), 1.0)
+            own = math.fsum(said[t - 1, tokens[t]].item() for t in range(2, len(tokens)))
+            reference = pair.fields["reference_logprobs"][place]
+            ratios.append(own - math.fsum(reference[t].item() for t in range(2, len(tokens))))
+            sizes.append(len(tokens) - 2)
+        if kind == "sigmoid":
+            losses.append(math.log1p(math.exp(-0.3 * (ratios[0] - ratios[1]))))
+        else:
+            means = [ratio / size for ratio, size in zip(ratios, sizes, strict=True)]
+            losses.append((means[0] - means[1] - 1 / 0.6) ** 2)
+    expected = math.fsum(losses) / len(losses)
+    assert unsplit(objective, model, samples) == pytest.approx(expected, rel=1e-9)
 
 
 def test_sums_add_up_over_micro_batches(make_model, samples):

@@ -228,7 +228,7 @@ class DirectPreferenceObjective:
     def __call__(self, model: nn.Module, batch: Batch, counts: GlobalCounts) -> MicroBatchLoss:
         """Runs the policy on both answers of each pair in one pass and returns the loss."""
         logprobs_BT = token_logprobs(model, batch).logprobs
-        reference_BT = batch.fields["reference_logprobs"]
+        reference_BT = batch.fields["reference_logprobs"] * batch.mask
         chosen, rejected = (
             AnswerLogprobs(
                 logprobs_BT[place::2].sum(dim=1),
