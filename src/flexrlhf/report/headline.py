@@ -32,6 +32,7 @@ def headline_cards(record: RunRecord) -> list[Card]:
         _change_card(record, "KL to reference", "kl/mean", unit="nats per token"),
         _change_card(record, "Preference accuracy", "accuracy/preference", unit="%", scale=100),
         _change_card(record, "Preference loss", "loss/preference"),
+        _change_card(record, "Implicit reward margin", "implicit_reward/margin", unit="nats"),
         _change_card(record, "Supervised loss", "loss/supervised", unit="nats"),
         *(_change_card(record, evaluation_title(key), key) for key in evaluations[:3]),
         _time_card(record),

@@ -78,6 +78,20 @@ PLAIN_METRICS: Final = (
         scale=100.0,
     ),
     PlainMetric(
+        "implicit_reward/margin",
+        "Implicit reward margin",
+        "nats",
+        "How much more the policy prefers the chosen answers than the reference does.",
+        ROLE_COLOURS["reward"],
+    ),
+    PlainMetric(
+        "logprobs/chosen",
+        "Log-probs of chosen answers",
+        "nats per answer",
+        "A steep fall means that the policy loses the good answers along with the bad ones.",
+        ROLE_COLOURS["actor"],
+    ),
+    PlainMetric(
         "loss/supervised",
         "Supervised loss",
         "nats per token",

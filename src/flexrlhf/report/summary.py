@@ -15,6 +15,7 @@ _CHANGES: tuple[tuple[str, str, Callable[[float], str]], ...] = (
     ("KL to reference (nats per token)", "kl/mean", format_number),
     ("preference accuracy", "accuracy/preference", format_percent),
     ("preference loss", "loss/preference", format_number),
+    ("implicit reward margin", "implicit_reward/margin", format_number),
     ("supervised loss", "loss/supervised", format_number),
     ("value loss", "loss/value", format_number),
     ("response tokens", "response_tokens/mean", format_number),

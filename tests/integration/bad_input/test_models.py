@@ -108,12 +108,17 @@ def test_a_reward_model_with_two_labels_is_refused(changed, outcome, copied):
     assert "classifier with 2 labels" in outcome(content, 2)
 
 
-@pytest.mark.parametrize("role", ["reward", "reference", "critic"])
-def test_another_vocabulary_is_refused_under_the_role_that_has_it(changed, outcome, copied, role):
+@pytest.mark.parametrize(
+    ("algorithm", "role"),
+    [("ppo", "reward"), ("ppo", "reference"), ("ppo", "critic"), ("dpo", "reference")],
+)
+def test_another_vocabulary_is_refused_under_the_role_that_has_it(
+    changed, outcome, copied, algorithm, role
+):
     tokenizer = copied / "tokenizer.json"
     text = tokenizer.read_text()
     tokenizer.write_text(text.replace('"tea": 5', '"soup": 5').replace('"soup": 6', '"tea": 6'))
-    err = outcome(changed("ppo", {f"model.{role}": {"path": str(copied)}}), 2)
+    err = outcome(changed(algorithm, {f"model.{role}": {"path": str(copied)}}), 2)
     assert f"actor and {role} have different vocabularies" in err
     assert f"'tea' is 5 in actor and 6 in {role}" in err
 

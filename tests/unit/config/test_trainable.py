@@ -26,7 +26,7 @@ def test_training_what_is_not_built_is_refused(name):
         (problem,) = problems
         assert problem == (
             f'algorithm.name = "{name}": it can be planned; training it is not built yet. '
-            "Right: ppo, grpo, sft, reward_model."
+            "Right: ppo, grpo, dpo, ipo, sft, reward_model."
         )
 
 
@@ -64,6 +64,6 @@ def test_only_workers_can_generate_ahead_and_by_one_iteration(workers, most):
 
 def test_the_reasons_stand_beside_what_else_training_lacks():
     with pytest.raises(ConfigError) as caught:
-        require_files(config_of("dpo"))
+        require_files(config_of("kto"))
     assert "training it is not built yet" in str(caught.value)
     assert "only a shape, which is enough to plan" in str(caught.value)

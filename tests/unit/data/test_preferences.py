@@ -42,6 +42,22 @@ def test_end_token_in_the_text_is_not_doubled(plain_tokenizer, ids):
     assert pair.chosen_tokens == ids("two four </s>")
 
 
+def test_masks_are_true_at_the_answers_alone(plain_tokenizer):
+    pair = load({"prompt": "two plus", "chosen": "two four", "rejected": "five"}, plain_tokenizer)
+    assert (pair.num_prompt_tokens, pair.num_tokens, pair.num_answer_tokens) == (2, (5, 4), 5)
+    chosen, rejected = pair.answers
+    assert chosen.mask.tolist() == [False, False, True, True, True]
+    assert rejected.mask.tolist() == [False, False, True, True]
+    assert tuple(chosen.tokens.tolist()) == pair.chosen_tokens
+    assert tuple(rejected.tokens.tolist()) == pair.rejected_tokens
+
+
+def test_without_a_prompt_the_first_token_is_not_learnt_since_nothing_predicts_it(plain_tokenizer):
+    pair = load({"prompt": "", "chosen": "two four", "rejected": "five"}, plain_tokenizer)
+    assert [a.mask.tolist() for a in pair.answers] == [[False, True, True], [False, True]]
+    assert pair.num_answer_tokens == 3
+
+
 def test_implicit_prompt_is_what_both_begin_with(plain_tokenizer, ids):
     row = {"chosen": "what is two plus four", "rejected": "what is two plus five"}
     pair = load(row, plain_tokenizer)
@@ -125,6 +141,8 @@ def test_template_that_rewrites_the_prompt_is_refused(make_tokenizer):
         ({"prompt": "two", "chosen": "four", "rejected": 5}, "column 'rejected' holds '5'"),
         ({"chosen": [assistant("four")], "rejected": [assistant("five")]}, "no prompt with"),
         ({"chosen": [user("two")], "rejected": [user("two")]}, "no prompt with"),
+        ({"prompt": "two", "chosen": "four", "rejected": "four"}, "are the same answer"),
+        ({"chosen": "two is four", "rejected": "two is four"}, "are the same answer"),
     ],
 )
 def test_bad_rows_are_refused(chat_tokenizer, row, words):

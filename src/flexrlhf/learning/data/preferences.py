@@ -4,19 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from flexrlhf.core.errors import DataError
-from flexrlhf.learning.data.exchanges import Exchange, SequenceForm, read_exchange
+from flexrlhf.learning.data.exchanges import SequenceForm, read_exchange
 from flexrlhf.learning.data.row_files import Row
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
-
-_COLUMNS: Final = ("chosen", "rejected")
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,8 +84,8 @@ def load_preferences(
     `prompt`, both begin with it.
 
     Raises:
-        DataError: a column is missing, a row is too long or malformed, an answer is empty, both are
-            the same, or a conversation meets a tokenizer without a chat template.
+        DataError: a column is missing, a row is too long or malformed, its answers are the same, or
+            a conversation meets a tokenizer without a chat template.
     """
     pairs = [_pair(row, tokenizer, form, index) for index, row in enumerate(rows)]
     return form.kept(pairs, lambda pair: max(pair.num_tokens))
@@ -96,28 +94,13 @@ def load_preferences(
 def _pair(
     row: Row, tokenizer: PreTrainedTokenizerBase, form: SequenceForm, index: int
 ) -> PreferencePair:
-    exchange = read_exchange(row, _COLUMNS, tokenizer, form.chat, index)
-    _check(exchange, index)
+    exchange = read_exchange(row, ("chosen", "rejected"), tokenizer, form.chat, index)
     chosen, rejected = (exchange.prompt + answer for answer in exchange.answers)
-    return PreferencePair(index, chosen, rejected, len(exchange.prompt))
-
-
-def _check(exchange: Exchange, index: int) -> None:
-    """Refuses a pair that nothing can be learnt from.
-
-    Raises:
-        DataError: both answers are the same, or one has nothing before its end token.
-    """
-    for column, answer in zip(_COLUMNS, exchange.answers, strict=True):
-        if len(answer) < 2:
-            raise DataError(
-                f"Row {index}: the answer of column {column!r} is empty.",
-                "An answer has a token at least before the one that ends it.",
-                "Repair or remove the row.",
-            )
-    if exchange.answers[0] == exchange.answers[1]:
+    if chosen == rejected:
         raise DataError(
             f"Row {index}: 'chosen' and 'rejected' are the same answer.",
-            "What makes one better than the other is all that a pair teaches.",
+            "What makes one better than the other is all that a pair teaches. One of them may be "
+            "empty: then it is the end token alone.",
             "Repair or remove the row.",
         )
+    return PreferencePair(index, chosen, rejected, len(exchange.prompt))
