@@ -96,7 +96,7 @@ def _pair(
 ) -> PreferencePair:
     exchange = read_exchange(row, ("chosen", "rejected"), tokenizer, form.chat, index)
     chosen, rejected = (exchange.prompt + answer for answer in exchange.answers)
-    if chosen == rejected:
+    if row["chosen"] == row["rejected"]:
         raise DataError(
             f"Row {index}: 'chosen' and 'rejected' are the same answer.",
             "What makes one better than the other is all that a pair teaches. One of them may be "
