@@ -134,6 +134,8 @@ def _document(folder: Path, variant: str, dtype: str) -> Document:
         },
         "run": {"seed": 5, "trackers": [], "recorded_samples": 100, "checkpoint_every": 100},
     }
+    if variant == "dpo":  # another reference than the first actor: no pair is a tie, up to rounding
+        document["model"]["reference"] = policy
     if kind != "prompts":
         document["algorithm"] = {"name": variant, "epochs": 2}
         document["data"]["max_tokens"] = 12

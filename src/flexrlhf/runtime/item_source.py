@@ -60,7 +60,26 @@ class RowDraw:
         return [self.rows[i] for i in self.order.take(first, self.per_iteration)]
 
 
-class RowSource:
+class GivenItems:
+    """What sources of given rows have in common: they answer nothing and remember nothing."""
+
+    @property
+    def samples(self) -> list[Sample]:
+        """None: nothing is generated."""
+        return []
+
+    def take_weights(self, version: int) -> None:
+        """Rows, and what frozen roles say of them, depend on no version."""
+
+    def state(self) -> dict[str, Any]:
+        """Nothing: the iteration's number alone says which rows come next."""
+        return {}
+
+    def restore_state(self, state: Mapping[str, Any]) -> None:
+        """Restores nothing."""
+
+
+class RowSource(GivenItems):
     """Rows of a data set that are trained on as they are.
 
     Args:
@@ -75,27 +94,12 @@ class RowSource:
         """Returns the rows of the iteration in progress."""
         return self._items
 
-    @property
-    def samples(self) -> list[Sample]:
-        """None: nothing is generated."""
-        return []
-
     def run(self, task: Task) -> Measurements:
         """Draws the rows of an iteration."""
         if task.operation != "prepare":
             raise ValueError(f"Rows are drawn, not more: {task}.")
         self._items = self._draw.of(task.iteration)
         return counts_of(self._items)
-
-    def take_weights(self, version: int) -> None:
-        """Rows depend on no weights."""
-
-    def state(self) -> dict[str, Any]:
-        """Nothing: the iteration's number alone says which rows come next."""
-        return {}
-
-    def restore_state(self, state: Mapping[str, Any]) -> None:
-        """Restores nothing."""
 
 
 def counts_of(items: Sequence[Item]) -> Measurements:

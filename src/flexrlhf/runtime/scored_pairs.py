@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -10,12 +10,11 @@ from typing import Any, Final
 
 from torch import Tensor, nn
 
-from flexrlhf.learning.data.experience import Sample
 from flexrlhf.learning.data.preferences import PreferencePair
 from flexrlhf.learning.models.parallelise import ParallelModel
 from flexrlhf.learning.scoring.passes import score_logprobs
 from flexrlhf.planning.workflow.graph import Task
-from flexrlhf.runtime.item_source import RowDraw, counts_of
+from flexrlhf.runtime.item_source import GivenItems, RowDraw, counts_of
 from flexrlhf.runtime.measurements import Measurements
 
 REFERENCE_FIELD: Final = "reference_logprobs"
@@ -54,7 +53,7 @@ def with_reference(
 
 
 @dataclass
-class ScoredPairs:
+class ScoredPairs(GivenItems):
     """Draws the pairs of an iteration and lets the reference score them once, for all epochs."""
 
     draw: RowDraw
@@ -66,11 +65,6 @@ class ScoredPairs:
     def items_of(self, iteration: int) -> Sequence[PreferencePair]:  # noqa: ARG002 - but one
         """Returns the pairs of the iteration in progress, once they are scored."""
         return self.items
-
-    @property
-    def samples(self) -> list[Sample]:
-        """None: nothing is generated."""
-        return []
 
     def run(self, task: Task) -> Measurements:
         """Carries out one task and returns what it measured."""
@@ -91,13 +85,3 @@ class ScoredPairs:
 
     def _scored(self, pairs: Sequence[PreferencePair]) -> list[PreferencePair]:
         return with_reference(pairs, self.scorer.logprobs(self.reference, pairs))
-
-    def take_weights(self, version: int) -> None:
-        """The reference takes none."""
-
-    def state(self) -> dict[str, Any]:
-        """Nothing: the iteration's number alone says which pairs come next."""
-        return {}
-
-    def restore_state(self, state: Mapping[str, Any]) -> None:
-        """Restores nothing."""

@@ -16,14 +16,13 @@ import torch
 from flexrlhf.core.errors import TransferLost
 from flexrlhf.core.names import Role
 from flexrlhf.learning.data.collation import item_tokens
-from flexrlhf.learning.data.experience import Sample
 from flexrlhf.learning.data.preferences import PreferencePair
 from flexrlhf.learning.models.parallelise import ParallelModel
 from flexrlhf.learning.transport.parcel import Parcel, ParcelLike
 from flexrlhf.planning.workflow.graph import Task, Transfer
 from flexrlhf.runtime.devices.device_map import DeviceMap
 from flexrlhf.runtime.devices.exchange import HELD_OUT, Ask
-from flexrlhf.runtime.item_source import RowDraw, counts_of
+from flexrlhf.runtime.item_source import GivenItems, RowDraw, counts_of
 from flexrlhf.runtime.measurements import Measurements
 from flexrlhf.runtime.scored_pairs import (
     REFERENCE_FIELD,
@@ -38,7 +37,7 @@ _SCORER: Final[Role] = "reference"
 
 
 @dataclass(slots=True)
-class DevicePairs:
+class DevicePairs(GivenItems):
     """Draws pairs, scores this replica's share of them, and gathers what the others say."""
 
     device_map: DeviceMap
@@ -58,11 +57,6 @@ class DevicePairs:
         default_factory=dict[int, list[PreferencePair]], init=False
     )
     """All pairs of an iteration."""
-
-    @property
-    def samples(self) -> list[Sample]:
-        """None: nothing is generated."""
-        return []
 
     def run(self, task: Task) -> Measurements:
         """Carries out one task and returns what it measured."""
@@ -86,10 +80,13 @@ class DevicePairs:
         return scored
 
     def prefetch(
-        self, transfer: Transfer, sources: Sequence[Task], targets: Sequence[Task]
+        self,
+        transfer: Transfer,
+        sources: Sequence[Task],
+        targets: Sequence[Task],  # noqa: ARG002 - training alone takes over what was scored
     ) -> None:
-        """Takes over what the targets of a transfer will need; rows are here already."""
-        if any(source.operation == "logprobs" for source in sources) and targets:
+        """Takes over what a transfer brings to training; rows are here already."""
+        if any(source.operation == "logprobs" for source in sources):
             self.items_of(transfer.iteration)
 
     def answer_held_out(self) -> None:
@@ -124,16 +121,6 @@ class DevicePairs:
             )
         tokens = [row_T for pair in said for row_T in pair]
         return Parcel({}, {REFERENCE_FIELD: torch.cat(tokens)} if tokens else {})
-
-    def take_weights(self, version: int) -> None:
-        """The reference takes none."""
-
-    def state(self) -> dict[str, Any]:
-        """Nothing: the iteration's number alone says which pairs come next."""
-        return {}
-
-    def restore_state(self, state: Mapping[str, Any]) -> None:
-        """Restores nothing."""
 
     def _rows(self, iteration: int) -> Sequence[PreferencePair]:
         return self.held_out_rows if iteration == HELD_OUT else self.draw.of(iteration)
