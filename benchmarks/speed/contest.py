@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-import statistics
 import sys
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
+from operator import itemgetter
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from contestant import Contestant, Entry, TurnDone
 from jobs import Job
 
 from flexrlhf.core.errors import RunFailed
+
+_TRIED_TURNS: Final = 2
+"""Of which the faster says how good a setting is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,14 +68,20 @@ def contest(job: Job, entries: Sequence[Sequence[Entry]], repeats: int) -> list[
 
 
 def _started(job: Job, settings: Sequence[Entry], stack: ExitStack) -> Contestant:
-    """Returns the program with its best settings, ready for its first turn."""
-    best = settings[0] if len(settings) == 1 else min(settings, key=lambda e: _tried(job, e))
-    return stack.enter_context(Contestant(best, _log(best)))
+    """Returns the program in the fastest of its settings, ready for its first turn."""
+    programs: list[tuple[float, Contestant]] = []
+    for number, entry in enumerate(settings):
+        program = stack.enter_context(closing(Contestant(entry, _log(entry, number))))
+        seconds = _tried(job, program) if len(settings) > 1 else 0.0
+        programs = sorted([*programs, (seconds, program)], key=itemgetter(0))
+        for _, slower in programs[1:]:
+            slower.close()
+        programs = programs[:1]
+    return programs[0][1]
 
 
-def _tried(job: Job, entry: Entry) -> float:
-    with Contestant(entry, _log(entry)) as program:
-        return statistics.median(_checked(job, program).seconds for _ in range(2))
+def _tried(job: Job, program: Contestant) -> float:
+    return min(_checked(job, program).seconds for _ in range(_TRIED_TURNS))
 
 
 def _checked(job: Job, program: Contestant) -> TurnDone:
@@ -94,5 +103,5 @@ def _checked(job: Job, program: Contestant) -> TurnDone:
     return done
 
 
-def _log(entry: Entry) -> Path:
-    return Path(entry.assignment["folder"]) / f"{entry.name.replace(' ', '-')}.log"
+def _log(entry: Entry, number: int) -> Path:
+    return Path(entry.assignment["folder"]) / f"{entry.name.replace(' ', '-')}-{number}.log"

@@ -12,8 +12,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final
 
 from flexrlhf.core.errors import RunFailed
 
@@ -85,17 +84,6 @@ class Contestant:
         self.start_up_s = time.monotonic() - began_s
         """From its command to the end of its first turn."""
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
-
     def turn(self) -> TurnDone:
         """Lets the program work for one turn.
 
@@ -109,7 +97,7 @@ class Contestant:
         return TurnDone(**self._answer(self.entry.deadline_s))
 
     def close(self) -> None:
-        """Ends the program, and what it started."""
+        """Ends the program, and what it started; once more does nothing."""
         for stream in (self._process.stdin, self._process.stdout):
             assert stream is not None, "it is a pipe"
             with contextlib.suppress(BrokenPipeError):

@@ -7,12 +7,12 @@ import json
 import random
 import tempfile
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from jobs import BenchedModel, Generating, Job, Preferring
+from jobs import BenchedModel, Generating, Job, Preferring, Reinforcing
 
 from flexrlhf.config.yaml_text import write_yaml
 from flexrlhf.core.atomic_files import write_atomically
@@ -63,38 +63,24 @@ def make_material(job: Job, cache: Path, wheels: Path) -> Material:
     folder, tokenizer = material.folder, load_tokenizer(str(material.tokenizer))
     if isinstance(job, Generating):
         _write_token_prompts(job, tokenizer, folder)
-    elif not isinstance(job, Preferring):
+        return material
+    if isinstance(job, Preferring):
+        _write_pairs(job, tokenizer, folder)
+    else:
         _write_rows(tokenizer, job.prompt_tokens, folder)
-        write_atomically(folder / "run.yaml", write_yaml(run_document(job, material)))
+    write_atomically(folder / "run.yaml", write_yaml(run_document(job, material)))
     return material
 
 
-def run_document(job: Job, material: Material) -> dict[str, Any]:
+def run_document(job: Reinforcing | Preferring, material: Material) -> dict[str, Any]:
     """Returns the config by which `flexrlhf train` does a job."""
-    assert not isinstance(job, Generating | Preferring), "they have no config"
-    optimiser, samples = job.training.optimiser, job.samples
+    optimiser = job.training.optimiser
     form = {"tokenizer": str(material.tokenizer), "dtype": job.dtype}
     document: dict[str, Any] = {
-        "algorithm": {
-            "name": job.does,
-            "epochs": job.training.epochs,
-            "kl_coef": job.training.kl.coefficient,
-        },
+        "algorithm": {"name": job.does, "epochs": job.training.epochs},
         "model": {"actor": {"path": str(material.model), **form}},
-        "data": {
-            "prompts": {"path": str(material.folder / "prompts.jsonl")},
-            "max_prompt_tokens": job.prompt_tokens,
-        },
-        "rollout": {
-            "max_new_tokens": job.new_tokens,
-            "min_new_tokens": job.new_tokens,
-            "samples_per_prompt": job.samples_per_prompt,
-            "temperature": job.temperature,
-        },
         "training": {
             "iterations": _NEVER,
-            "prompts_per_iteration": job.prompts,
-            "mini_batch_samples": samples // job.training.mini_batches,
             "learning_rate": optimiser.learning_rate,
             "betas": list(optimiser.betas),
             "epsilon": optimiser.epsilon,
@@ -103,13 +89,47 @@ def run_document(job: Job, material: Material) -> dict[str, Any]:
         },
         "run": {"trackers": [], "checkpoint_every": _NEVER, "recorded_samples": 0},
     }
+    if isinstance(job, Preferring):
+        _add_pairs(document, job, material)
+    else:
+        _add_answers(document, job, material)
     if job.does == "ppo":
         scorer = {"path": str(material.scorer), **form}
         document["model"] |= {"critic": scorer, "reward": scorer}
         document["training"]["critic_learning_rate"] = optimiser.learning_rate
-    else:
+    elif job.does == "grpo":
         document["reward"] = {"functions": [{"path": f"{_REWARDS}:variety"}]}
     return document
+
+
+def _add_answers(document: dict[str, Any], job: Reinforcing, material: Material) -> None:
+    document["algorithm"]["kl_coef"] = job.training.kl.coefficient
+    document["data"] = {
+        "prompts": {"path": str(material.folder / "prompts.jsonl")},
+        "max_prompt_tokens": job.prompt_tokens,
+    }
+    document["rollout"] = {
+        "max_new_tokens": job.new_tokens,
+        "min_new_tokens": job.new_tokens,
+        "samples_per_prompt": job.samples_per_prompt,
+        "temperature": job.temperature,
+    }
+    document["training"] |= {
+        "prompts_per_iteration": job.prompts,
+        "mini_batch_samples": job.samples // job.training.mini_batches,
+    }
+
+
+def _add_pairs(document: dict[str, Any], job: Preferring, material: Material) -> None:
+    document["algorithm"]["beta"] = job.training.kl.coefficient
+    document["data"] = {
+        "preferences": {"path": str(material.folder / "pairs.jsonl")},
+        "max_tokens": job.side_tokens,
+    }
+    document["training"] |= {
+        "prompts_per_iteration": job.pairs,
+        "mini_batch_samples": job.pairs // job.training.mini_batches,
+    }
 
 
 def _folder(within: Path, content: str) -> Path:
@@ -167,29 +187,48 @@ def _write_words(folder: Path, size: int) -> None:
 
 
 def _write_rows(tokenizer: PreTrainedTokenizerBase, length: int, folder: Path) -> None:
-    texts = _texts(tokenizer, length)
-    rows = [json.dumps({"prompt": next(texts)}) for _ in range(_ROWS)]
-    write_atomically(folder / "prompts.jsonl", "\n".join(rows) + "\n")
+    texts = _texts(tokenizer, (length,))
+    _write_lines(folder / "prompts.jsonl", [{"prompt": next(texts)[0]} for _ in range(_ROWS)])
+
+
+def _write_pairs(job: Preferring, tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
+    """Writes pairs whose sides have the job's tokens, the one that ends an answer among them."""
+    answer = job.side_tokens - job.prompt_tokens - 1
+    texts = _texts(tokenizer, (job.prompt_tokens, answer, answer))
+    names = ("prompt", "chosen", "rejected")
+    rows = [dict(zip(names, next(texts), strict=True)) for _ in range(_ROWS)]
+    _write_lines(folder / "pairs.jsonl", rows)
+
+
+def _write_lines(path: Path, rows: Sequence[Mapping[str, str]]) -> None:
+    write_atomically(path, "".join(json.dumps(row) + "\n" for row in rows))
 
 
 def _write_token_prompts(job: Generating, tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
-    texts = _texts(tokenizer, job.prompt_tokens)
+    texts = _texts(tokenizer, (job.prompt_tokens,))
     turns = [
-        [tokenizer(next(texts))["input_ids"] for _ in range(job.prompts)]
+        [_tokens(tokenizer, next(texts)[0]) for _ in range(job.prompts)]
         for _ in range(MOST_TURNS * job.turn.iterations)
     ]
     write_atomically(folder / "prompts.json", json.dumps(turns))
 
 
-def _texts(tokenizer: PreTrainedTokenizerBase, length: int) -> Iterator[str]:
-    """Yields random texts of whole words that have so many tokens."""
+def _texts(tokenizer: PreTrainedTokenizerBase, lengths: Sequence[int]) -> Iterator[list[str]]:
+    """Yields random texts of whole words that have so many tokens, alone and after the first."""
     draw = random.Random(0)
-    candidates = (tokenizer.decode([token]) for token in range(len(tokenizer)))
-    words = [word.strip() for word in candidates if word.strip().isalnum()]
+    spelled = {token: tokenizer.decode([token]) for token in range(len(tokenizer))}
+    spelled = {token: text for token, text in spelled.items() if text.strip().isalnum()}
+    spaced = [token for token, text in spelled.items() if text.startswith(" ")]
+    words, gap = (spaced, "") if spaced else (list(spelled), " ")
     while True:
-        text = " ".join(draw.choices(words, k=length))
-        tokens = tokenizer(text)["input_ids"]
-        if len(tokens) > length:
-            text = tokenizer.decode(tokens[:length])
-        if len(tokenizer(text)["input_ids"]) == length:
-            yield text
+        drawn = [draw.choices(words, k=length) for length in lengths]
+        texts = [tokenizer.decode(tokens) for tokens in drawn]
+        texts[1:] = [gap + text for text in texts[1:]]
+        alone = [_tokens(tokenizer, text) for text in texts]
+        joined = [_tokens(tokenizer, texts[0] + text) for text in texts[1:]]
+        if alone == drawn and joined == [drawn[0] + tokens for tokens in drawn[1:]]:
+            yield texts
+
+
+def _tokens(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:
+    return tokenizer(text)["input_ids"]

@@ -16,7 +16,7 @@ class Turning:
 
     Args:
         turns: whose iterations they are.
-        prompt_tokens: of each prompt.
+        prompt_tokens: of each sample, which do not count.
     """
 
     def __init__(self, turns: Turns, prompt_tokens: int) -> None:
@@ -29,7 +29,7 @@ class Turning:
         count_steps(self._turns)
 
     def finish_iteration(self, iteration: int, metrics: Mapping[str, float]) -> None:
-        """Counts the tokens that were generated, whatever was asked for."""
+        """Counts the tokens that there were, whatever was asked for."""
         del iteration
         prompts = metrics["samples"] * self._prompt_tokens
         self._turns.end_iteration(round(metrics["tokens"] - prompts))
@@ -47,7 +47,7 @@ def main() -> None:
         flexrlhf.train(
             config,
             run_dir=Path(run_dir) / "run",
-            listener=Turning(turns, job["prompt_tokens"]),
+            listener=Turning(turns, job["prompt_tokens"] if "new_tokens" in job else 0),
         )
 
 

@@ -10,6 +10,7 @@ from datasets import load_dataset
 from rewards import variety
 from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
 from trl import GRPOConfig, GRPOTrainer
+from trl_settings import shared_settings
 from turns import Turns, assignment, count_steps
 
 
@@ -60,7 +61,6 @@ def _steps(job: dict[str, Any]) -> int:
 
 def _config(job: dict[str, Any], folder: Path) -> GRPOConfig:
     training, samples = job["training"], job["prompts"] * job["samples_per_prompt"]
-    optimiser = training["optimiser"]
     return GRPOConfig(
         output_dir=str(folder / "trl"),
         per_device_train_batch_size=samples // training["mini_batches"],
@@ -71,21 +71,7 @@ def _config(job: dict[str, Any], folder: Path) -> GRPOConfig:
         generation_kwargs={"min_new_tokens": job["new_tokens"]},
         temperature=job["temperature"],
         beta=training["kl"]["coefficient"],
-        learning_rate=optimiser["learning_rate"],
-        lr_scheduler_type="constant",
-        adam_beta1=optimiser["betas"][0],
-        adam_beta2=optimiser["betas"][1],
-        adam_epsilon=optimiser["epsilon"],
-        weight_decay=optimiser["weight_decay"],
-        max_grad_norm=optimiser["max_grad_norm"],
-        max_steps=1_000_000,
-        gradient_checkpointing=False,
-        bf16=job["dtype"] == "bfloat16",
-        use_cpu=True,
-        report_to="none",
-        save_strategy="no",
-        logging_steps=1_000_000,
-        disable_tqdm=True,
+        **shared_settings(job),
     )
 
 

@@ -14,6 +14,7 @@ from transformers import (
     TrainerCallback,
 )
 from trl.experimental.ppo import PPOConfig, PPOTrainer
+from trl_settings import shared_settings
 from turns import Turns, assignment, count_steps
 
 
@@ -79,7 +80,6 @@ def main() -> None:
 
 def _config(job: dict[str, Any], folder: Path) -> PPOConfig:
     training, samples = job["training"], job["prompts"] * job["samples_per_prompt"]
-    optimiser = training["optimiser"]
     return PPOConfig(
         output_dir=str(folder / "trl"),
         per_device_train_batch_size=samples // training["mini_batches"],
@@ -93,19 +93,7 @@ def _config(job: dict[str, Any], folder: Path) -> PPOConfig:
         stop_token=None,
         temperature=job["temperature"],
         kl_coef=training["kl"]["coefficient"],
-        learning_rate=optimiser["learning_rate"],
-        lr_scheduler_type="constant",
-        adam_beta1=optimiser["betas"][0],
-        adam_beta2=optimiser["betas"][1],
-        adam_epsilon=optimiser["epsilon"],
-        weight_decay=optimiser["weight_decay"],
-        max_grad_norm=optimiser["max_grad_norm"],
-        gradient_checkpointing=False,
-        bf16=job["dtype"] == "bfloat16",
-        use_cpu=True,
-        report_to="none",
-        save_strategy="no",
-        disable_tqdm=True,
+        **shared_settings(job),
     )
 
 
