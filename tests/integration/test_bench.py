@@ -186,3 +186,25 @@ def test_the_page_is_that_of_its_numbers(bench):
 def test_a_page_without_a_place_is_refused(bench):
     with pytest.raises(ConfigError, match="no place"):
         bench("bench_page").renewed("# mine", {"rows": []}, {})
+
+
+def test_the_limit_is_reckoned_from_the_shapes_of_a_model(document, tmp_path):
+    model = document["model"]["architecture"] | {"num_hidden_layers": 1, "vocab_size": 64}
+    (tmp_path / "config.json").write_text(json.dumps(model))
+    told = tmp_path / "told.json"
+    job = document | {"prompts": 2, "samples_per_prompt": 2, "turn": {"iterations": 1}}
+    given = {"job": job, "model": str(tmp_path), "settings": {"threads": 1}}
+    told.write_text(json.dumps(given))
+    done = subprocess.run(
+        [sys.executable, str(SPEED / "programs" / "limit_generate.py"), str(told)],
+        input="turn\n",
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=True,
+    )
+    ready, turn = map(json.loads, done.stdout.splitlines())
+    assert "torch" in ready["versions"]
+    assert turn["tokens"] == 2 * 2 * 32
+    assert turn["seconds"] > 0
+    assert turn["steps"] == 0

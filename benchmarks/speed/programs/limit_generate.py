@@ -83,7 +83,7 @@ def _ways(x: Tensor, weights: list[Tensor]) -> Iterator[Callable[[int], Tensor]]
     yield lambda i: torch.mm(x, turned[i])
     if torch.backends.mkldnn.is_available():
         pack, product = torch.ops.mkldnn._reorder_linear_weight, torch.ops.mkldnn._linear_pointwise
-        packed = [pack(weight.to_mkldnn(), len(x)) for weight in weights]
+        packed = [pack(weight, len(x)) for weight in weights]
         yield lambda i: product(x, packed[i], None, "none", [], "")
 
 
