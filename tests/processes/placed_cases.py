@@ -72,7 +72,7 @@ COVERING: Final = (
         roles={"actor": {**_STAGES, "zero_stage": 1}, "reference": _STAGES},
         variants=("ppo",),
     ),
-    _case("two stages", 2, "colocated", trained=_STAGES, variants=("ppo-shared", "dpo")),
+    _case("two stages", 2, "colocated", trained=_STAGES, variants=("ppo-shared", "dpo", "grpo-once")),
     PlacedCase(
         "ZeRO-3 trains, a reference of TP 2 elsewhere",
         4,
@@ -80,6 +80,14 @@ COVERING: Final = (
         trained={"zero_stage": 3},
         frozen=_TENSOR,
         variants=("dpo",),
+    ),
+    PlacedCase(
+        "answers go from the engine to training",
+        4,
+        {"pools": {"train": 0.5, "generate": 0.5}},
+        trained={"zero_stage": 3},
+        changes={"rollout": {"micro_batches": 2}},
+        variants=("grpo-once",),
     ),
 )
 """Few cases, chosen so that every way to place a role and to split one occurs."""

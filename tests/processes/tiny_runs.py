@@ -41,8 +41,17 @@ def length(prompts, completions, **columns):
     """A tenth per word of an answer."""
     return [0.1 * len(answer.split()) for answer in completions]
 '''
-VARIANTS: Final = ("ppo", "ppo-shared", "grpo", "grpo-functions", "sft", "reward_model", "dpo")
-"""The algorithms, PPO in both forms, GRPO with a reward model and without."""
+VARIANTS: Final = (
+    "ppo",
+    "ppo-shared",
+    "grpo",
+    "grpo-functions",
+    "grpo-once",
+    "sft",
+    "reward_model",
+    "dpo",
+)
+"""The algorithms, PPO in both forms, GRPO with a reward model, without, and with one step alone."""
 GENERATING: Final = VARIANTS[:3]
 
 
@@ -153,6 +162,10 @@ def _document(folder: Path, variant: str, dtype: str) -> Document:
     elif variant == "ppo-shared":  # the model alone
         document["algorithm"] |= {"share_actor_critic": True}
         document["model"]["reward"] = judge
+    elif variant == "grpo-once":  # the pass that trains is the first to look at an answer
+        document["algorithm"] |= {"kl_coef": 0.0}
+        document["training"]["mini_batch_samples"] = "auto"
+        document["reward"] = functions
     else:
         document["algorithm"] |= {"epochs": 2, "kl_coef": 0.1, "entropy_coef": 0.01}
         document["reward"] = functions

@@ -75,18 +75,31 @@ def spec_of(config: Sections) -> AlgorithmSpec:
     """Returns the spec of a config's algorithm.
 
     The reference takes part if KL costs something, and also if it is named: KL is then measured.
+    The actor scores its answers unless the one step of an iteration is made with the weights that
+    gave them, and nothing else asks.
 
     Raises:
         ConfigError: the algorithm has no critic to share a trunk with.
     """
     algorithm, models = config.algorithm, config.model
+    uses_reference = _kl_coef(algorithm) > 0 or models.reference is not None
     return algorithm_spec(
         algorithm.name,
         share_actor_critic=algorithm.share_actor_critic,
-        uses_reference=_kl_coef(algorithm) > 0 or models.reference is not None,
+        uses_reference=uses_reference,
         has_reward_model=models.reward is not None,
+        scores_actor=uses_reference or not _is_on_policy(config),
         generated_groups=None if (groups := config.rollout.generated_groups) == "auto" else groups,
     )
+
+
+def _is_on_policy(config: Sections) -> bool:
+    """Says whether an iteration trains once, on answers of the weights that it changes."""
+    if config.algorithm.name == "ppo" or config.weights.max_staleness > 0:
+        return False
+    samples = config.training.prompts_per_iteration * config.rollout.samples_per_prompt
+    mini_batch = config.training.mini_batch_samples
+    return config.algorithm.epochs == 1 and mini_batch in ("auto", samples)
 
 
 def placement_of(config: Sections) -> Placement:

@@ -61,6 +61,11 @@ class AlgorithmSpec:
         return any(step.is_mismatched for step in self.scored)
 
     @property
+    def scores_actor(self) -> bool:
+        """Whether the trained policy first says how likely the answers were."""
+        return any(step.role == "actor" for step in self.scored)
+
+    @property
     def roles(self) -> tuple[Role, ...]:
         """Every role that holds a model or a function, trained ones first."""
         roles: list[Role] = [*self.trained, *(step.role for step in self.scored)]
@@ -103,6 +108,7 @@ def algorithm_spec(
     share_actor_critic: bool = False,
     uses_reference: bool = True,
     has_reward_model: bool = True,
+    scores_actor: bool = True,
     generated_groups: float | None = None,
 ) -> AlgorithmSpec:
     """Returns the spec of algorithm `name`.
@@ -113,6 +119,8 @@ def algorithm_spec(
         uses_reference: False when no KL term asks for the reference model. What learns from
             preferences has one in any case.
         has_reward_model: False when functions alone score the answers.
+        scores_actor: False when the one pass that trains on answers says how likely they were, as
+            nothing asks for it before and their weights are still the same.
         generated_groups: Groups generated for each that is trained on; None is what is usual.
 
     Raises:
@@ -145,7 +153,7 @@ def algorithm_spec(
         data="prompts",
         trained=("actor", "critic") if has_critic else ("actor",),
         scored=(
-            ScoreStep("actor", "logprobs"),
+            *((ScoreStep("actor", "logprobs"),) if scores_actor else ()),
             *((ScoreStep("critic", "values"),) if has_critic else ()),
             *((reference,) if uses_reference else ()),
             ScoreStep("reward", "rewards"),

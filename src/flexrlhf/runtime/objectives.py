@@ -52,4 +52,5 @@ def _policy_objective(config: RunConfig, spec: AlgorithmSpec) -> PolicyObjective
         kl_coef=settled(algorithm.kl_coef) if has_kl_loss else 0.0,
         kl_estimator=settled(algorithm.kl_estimator),
         temperature=config.rollout.temperature,
+        is_on_policy=not spec.scores_actor,
     )

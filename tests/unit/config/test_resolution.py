@@ -123,6 +123,30 @@ def test_the_reference_takes_part_if_kl_costs_or_it_is_named(ppo):
     assert "reference" in spec_of(build_config(ppo)).roles
 
 
+@pytest.mark.parametrize(
+    ("section", "keys", "is_scored"),
+    [
+        ("training", {}, False),
+        ("training", {"mini_batch_samples": 128}, False),
+        ("training", {"mini_batch_samples": 64}, True),
+        ("algorithm", {"epochs": 2}, True),
+        ("algorithm", {"kl_coef": 0.1}, True),
+        ("weights", {"max_staleness": 1}, True),
+        ("algorithm", {"name": "ppo"}, True),
+    ],
+)
+def test_the_actor_scores_its_answers_where_its_weights_change_or_something_asks(
+    grpo, section, keys, is_scored
+):
+    grpo["algorithm"] |= {"kl_coef": 0.0}
+    grpo["training"] = {"prompts_per_iteration": 16}
+    grpo["rollout"] = {"samples_per_prompt": 8}
+    grpo.setdefault(section, {}).update(keys)
+    config = build_config(grpo)
+    assert spec_of(config).scores_actor is is_scored
+    assert spec_of(resolve(config)) == spec_of(config)
+
+
 def test_auto_is_not_settled():
     assert settled(3) == 3
     with pytest.raises(AssertionError, match="not resolved"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -109,6 +110,39 @@ def test_clip_fraction_and_entropy_are_means_over_all_trainable_tokens(make_mode
     assert 0 < clipped < len(entropies)
     assert metrics["ratio/clip_fraction"] == pytest.approx(clipped / len(entropies), rel=1e-12)
     assert metrics["entropy/mean"] == pytest.approx(sum(entropies) / len(entropies), rel=1e-10)
+
+
+@pytest.mark.parametrize("split", SPLITS)
+def test_on_policy_old_log_probs_are_the_live_ones(make_model, samples, split):
+    model = make_model()
+    gaps = []
+    for sample in samples:
+        with torch.no_grad():
+            logits = model(sample.tokens[None]).logits[0] / 0.7
+        logprobs = logits.log_softmax(-1)[:-1].gather(1, sample.tokens[1:, None])[:, 0]
+        sample.fields["old_logprobs"] = sample.mask * torch.cat((torch.zeros(1), logprobs))
+        error = 0.01 * (sample.sample_id + 1) * torch.linspace(-1, 0.5, sample.num_tokens)
+        sample.fields["logprobs"] = sample.fields["old_logprobs"] + error
+        gaps.append((error * sample.mask).abs().max().item())
+    models = make_model(), make_model()
+    objectives = POLICY, replace(POLICY, is_on_policy=True)
+    scored, once = (
+        metrics_of(RoleTrainer("actor", OneDeviceBackend(m, SETTINGS), o), samples, split)
+        for m, o in zip(models, objectives, strict=True)
+    )
+    assert once.pop("logprob_gap/max") == pytest.approx(max(gaps), rel=1e-9)
+    assert once == pytest.approx(scored, rel=1e-9, abs=1e-12)
+    for first, second in zip(*(m.parameters() for m in models), strict=True):
+        torch.testing.assert_close(first, second, rtol=1e-9, atol=1e-12)
+
+
+def test_a_gap_that_is_no_number_is_not_lost(make_model, samples):
+    samples[0].fields["logprobs"] = torch.full((samples[0].num_tokens,), math.nan)
+    for sample in samples[1:]:
+        sample.fields["logprobs"] = torch.zeros(sample.num_tokens)
+    objective = replace(POLICY, is_on_policy=True)
+    trainer = RoleTrainer("actor", OneDeviceBackend(make_model(), SETTINGS), objective)
+    assert math.isnan(metrics_of(trainer, samples, SPLITS[2])["logprob_gap/max"])
 
 
 def test_a_second_mini_batch_starts_from_nothing(make_model, samples):

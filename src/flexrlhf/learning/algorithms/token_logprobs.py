@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -26,10 +26,10 @@ def selected_logprobs(
 
         p = softmax((W h + b) / temperature),   entropy = -sum_v p_v log p_v
 
-    Works on `chunk_tokens` positions at a time and computes each chunk anew in the backward pass:
-    besides inputs, results and gradients, only a few [chunk_tokens, V] tensors are ever alive. The
-    product with the head is in the type of the inputs; the softmax is in float32, or float64 for
-    such inputs.
+    Works on `chunk_tokens` positions at a time and computes each chunk but the last anew in the
+    backward pass, which begins with the last: besides inputs, results and gradients, only a few
+    [chunk_tokens, V] tensors are ever alive. The product with the head is in the type of the
+    inputs; the softmax is in float32, or float64 for such inputs.
 
     Args:
         hidden_ND: last hidden state of each position.
@@ -61,23 +61,28 @@ def selected_logprobs(
     # `split` has one backward for all chunks; slices would each fill a gradient of full size.
     hidden_chunks = torch.split(hidden_ND, chunk_tokens)
     targets_chunks = torch.split(targets_N, chunk_tokens)
-    for hidden_CD, targets_C in zip(hidden_chunks, targets_chunks, strict=True):
-        results = checkpoint(  # pyright: ignore[reportUnknownVariableType]
-            _chunk_logprobs,
+    for place, (hidden_CD, targets_C) in enumerate(zip(hidden_chunks, targets_chunks, strict=True)):
+        is_last = place == len(hidden_chunks) - 1
+        logprobs_C, entropy_C = (_chunk_logprobs if is_last else _chunk_logprobs_anew)(
             hidden_CD,
             head_weight_VD,
             targets_C,
             head_bias_V=head_bias_V,
             temperature=temperature,
             with_entropy=with_entropy,
-            use_reentrant=False,
-            preserve_rng_state=False,
         )
-        logprobs_C, entropy_C = cast("tuple[Tensor, Tensor | None]", results)
         logprobs.append(logprobs_C)
         if entropy_C is not None:
             entropies.append(entropy_C)
     return torch.cat(logprobs), torch.cat(entropies) if with_entropy else None
+
+
+def _chunk_logprobs_anew(*tensors: Tensor, **keys: Any) -> tuple[Tensor, Tensor | None]:
+    """The same, of which nothing is kept for the backward pass but the inputs."""
+    results = checkpoint(  # pyright: ignore[reportUnknownVariableType]
+        _chunk_logprobs, *tensors, use_reentrant=False, preserve_rng_state=False, **keys
+    )
+    return cast("tuple[Tensor, Tensor | None]", results)
 
 
 def _chunk_logprobs(

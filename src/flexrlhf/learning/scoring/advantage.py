@@ -64,14 +64,15 @@ def assign_advantages(
         kl_coef: present coefficient of the KL penalty inside the reward.
     """
     has_reference = "reference_logprobs" in samples[0].fields
-    names = ["old_logprobs"]
-    names += ["reference_logprobs"] if has_reference else []
+    # Where nothing is compared with the policy, the engine alone may have given log-probs.
+    own = "old_logprobs" if "old_logprobs" in samples[0].fields else "logprobs"
+    names = [own, "reference_logprobs"] if has_reference else [own]
     names += ["values"] if settings.estimator == "gae" else []
     batch = collate(samples, names)
-    scores_B = torch.tensor([s.reward for s in samples], dtype=batch.fields[names[0]].dtype)
+    scores_B = torch.tensor([s.reward for s in samples], dtype=batch.fields[own].dtype)
     rewards_BT = token_rewards(
         scores_B,
-        batch.fields["old_logprobs"],
+        batch.fields[own],
         batch.fields.get("reference_logprobs"),
         batch.mask,
         kl_coef=kl_coef if settings.kl_in_reward and has_reference else 0.0,

@@ -8,7 +8,7 @@ loss of the mini-batch however it was cut.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from torch import Tensor, nn
@@ -48,6 +48,8 @@ class MicroBatchLoss:
     loss: Tensor
     sums: Mapping[str, Tensor]
     """0-d tensors; `loss/*` are already divided by the global counts."""
+    maxima: Mapping[str, Tensor] = field(default_factory=dict[str, Tensor])
+    """0-d tensors, of which the largest of all micro-batches counts."""
 
 
 class Objective(Protocol):
@@ -76,11 +78,14 @@ class PolicyObjective:
     """Weight of the KL loss; zero where KL is part of the reward, or absent."""
     kl_estimator: KLEstimator
     temperature: float
+    is_on_policy: bool = False
+    """The weights are those that gave the answers, so old log-probs are the live ones; what the
+    engine said of them is compared."""
 
     @property
     def fields(self) -> tuple[str, ...]:
         """Per-token fields that the batch must carry."""
-        names = ("old_logprobs", "advantages")
+        names = ("logprobs" if self.is_on_policy else "old_logprobs", "advantages")
         return (*names, "reference_logprobs") if self.kl_coef else names
 
     def __call__(self, model: nn.Module, batch: Batch, counts: GlobalCounts) -> MicroBatchLoss:
@@ -100,7 +105,7 @@ class PolicyObjective:
         }
         policy = clipped_policy_loss(
             logprobs_BT,
-            batch.fields["old_logprobs"],
+            logprobs_BT.detach() if self.is_on_policy else batch.fields["old_logprobs"],
             batch.fields["advantages"],
             batch.mask,
             clip_low=self.clip_low,
@@ -131,7 +136,10 @@ class PolicyObjective:
             )
             loss = loss + self.kl_coef * divergence
             sums["loss/kl"] = divergence.detach()
-        return MicroBatchLoss(loss, sums)
+        if not self.is_on_policy:
+            return MicroBatchLoss(loss, sums)
+        gap_BT = (logprobs_BT.detach() - batch.fields["logprobs"]).abs() * batch.mask
+        return MicroBatchLoss(loss, sums, {"logprob_gap/max": gap_BT.max()})
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,6 +30,7 @@ class RoleTrainer:
         self.backend = backend
         self.objective = objective
         self._sums: dict[str, Tensor] = {}
+        self._maxima: dict[str, float] = {}
         self._waiting: list[StagePass[MicroBatchLoss]] = []
         self._failure: RunFailed | None = None
 
@@ -77,9 +78,9 @@ class RoleTrainer:
             RunFailed: a loss or the gradient was not finite, in any replica.
         """
         self.run_waiting()
-        sums = self._sums_of_replicas()
+        sums, maxima = self._of_replicas()
         report = self.backend.step()
-        metrics = normalised(sums, counts)
+        metrics = normalised(sums, counts) | maxima
         prefix = "critic/" if self.role == "critic" else ""
         metrics[f"{prefix}grad_norm"] = report.grad_norm
         metrics[f"{prefix}learning_rate"] = report.learning_rate
@@ -108,6 +109,8 @@ class RoleTrainer:
     def _add(self, part: MicroBatchLoss) -> None:
         for name, amount in part.sums.items():
             self._sums[name] = self._sums.get(name, torch.zeros(())) + amount.double().cpu()
+        for name, amount in part.maxima.items():
+            self._maxima[name] = _larger(self._maxima.get(name, -math.inf), amount.item())
 
     def _is_finite(self, part: MicroBatchLoss, batch: Batch) -> bool:
         """Raises at once where nobody waits for this process, else keeps the error for `step`."""
@@ -125,27 +128,36 @@ class RoleTrainer:
         self._failure = self._failure or failure
         return False
 
-    def _sums_of_replicas(self) -> dict[str, float]:
-        """Returns the sums over all replicas, added up in their order.
+    def _of_replicas(self) -> tuple[dict[str, float], dict[str, float]]:
+        """Returns sums over all replicas, added up in their order, and maxima.
 
         Raises:
             RunFailed: a loss was not finite in one of them; the gradient is forgotten.
         """
         own = {
             "sums": {name: total.item() for name, total in self._sums.items()},
+            "maxima": self._maxima,
             "failure": self._failure and list(self._failure.args),
         }
-        self._sums, self._failure = {}, None
+        self._sums, self._maxima, self._failure = {}, {}, None
         replicas = self.backend.gather(own)
         for replica in replicas:
             if replica["failure"]:
                 self.backend.discard_gradient()
                 raise RunFailed(*replica["failure"])
         totals: dict[str, float] = {}
+        largest: dict[str, float] = {}
         for replica in replicas:
             for name, amount in replica["sums"].items():
                 totals[name] = totals.get(name, 0.0) + amount
-        return totals
+            for name, amount in replica["maxima"].items():
+                largest[name] = _larger(largest.get(name, -math.inf), amount)
+        return totals, largest
+
+
+def _larger(one: float, other: float) -> float:
+    """Returns the larger number; nan, which `max` may lose, if either is."""
+    return one + other if math.isnan(one) or math.isnan(other) else max(one, other)
 
 
 def _loss(part: MicroBatchLoss) -> Tensor:

@@ -104,12 +104,16 @@ def test_scoring_adds_up_host_layers_and_head():
     assert bare == pytest.approx(host + flops / speed)
 
 
-def test_training_is_three_passes_and_four_of_the_head():
+def test_training_is_three_passes_and_four_of_the_heads_early_chunks():
     part = Bin(items=2, longest=3.0, responses=4.0)
     host = 2.0 + 2 * 0.2 + 2 * 0.02
     flops = 6 * (2 * 2 * 144 + 2 * 2 * 4 * 2 * 3)
-    head = 4 * 10 * (4 * 2 * 4 / 1000 + 0.002)
-    assert ModelSeconds(ACTOR, COSTS).train(part) == pytest.approx(host + 3 * flops / 500 + head)
+    head = 4 * 10 * (3 * 2 * 4 / 1000 + 0.002)
+    found = ModelSeconds(ACTOR, COSTS).train(part)
+    assert found == pytest.approx(host + 3 * flops / 500 + head)
+    longer = ModelSeconds(ACTOR, COSTS).train(replace(part, responses=1024.0 + 6))
+    again = 6 * 10 * (2 * 4 / 1000 + 0.001)
+    assert longer - found == pytest.approx((1030 / 4 - 1) * head + again)
 
 
 def test_generation_reads_prompts_once_and_decodes_while_answers_run():

@@ -16,7 +16,7 @@ from flexrlhf.planning.costs.profiled.batches import Bin
 from flexrlhf.planning.costs.profiled.constants import MemoryConstants
 from flexrlhf.planning.costs.shape import ModelShape
 
-_CHUNK_TOKENS: Final = 1024
+CHUNK_TOKENS: Final = 1024
 """Positions whose logits are alive at once."""
 _SCORED_LOGITS: Final = 3
 """Tensors as large as the logits while log-probs are computed: logits, divided, softmax."""
@@ -42,7 +42,7 @@ def train_bytes(model: HeldModel, part: Bin, memory: MemoryConstants, *, is_firs
         saved += part.tokens * shape.layers * shape.hidden * width
     activations = saved * (1 + memory.overhead)
     if model.has_vocabulary_head:
-        alive = min(part.responses, _CHUNK_TOKENS)
+        alive = min(part.responses, CHUNK_TOKENS)
         activations += alive * shape.vocab * _LOGIT_BYTES * memory.logit_copies
     table = shape.embedding_params * DTYPE_BYTES[model.weight_dtype]
     if not is_first:
@@ -57,7 +57,7 @@ def score_bytes(model: HeldModel, part: Bin) -> float:
     inside = _MOST_HELD_BY_LAYER * max(shape.ffn, shape.hidden) + 2 * shape.hidden
     added = part.tokens * inside * width
     if model.has_vocabulary_head:
-        alive = min(part.responses, _CHUNK_TOKENS)
+        alive = min(part.responses, CHUNK_TOKENS)
         added += alive * shape.vocab * _LOGIT_BYTES * _SCORED_LOGITS
     return added
 

@@ -14,11 +14,10 @@ from flexrlhf.planning.costs.continuous import Ends, ends
 from flexrlhf.planning.costs.held_model import DTYPE_BYTES, HeldModel
 from flexrlhf.planning.costs.profiled.batches import Bin, SequenceLength
 from flexrlhf.planning.costs.profiled.constants import ProfiledCosts
+from flexrlhf.planning.costs.profiled.memory import CHUNK_TOKENS
 
 _TRAIN_PASSES = 3
 """A backward pass has twice the operations of a forward one."""
-_HEAD_PASSES = 4
-"""The head's chunks are computed once more in the backward pass."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +37,10 @@ class ModelSeconds:
         passes = _TRAIN_PASSES + (1 if self.model.recomputes else 0)
         seconds = costs.train.seconds(shape.layers, part.items * rows_per_item)
         seconds += passes * self._flops(part, rows_per_item) / costs.train_speed(shape.hidden)
-        head = self._head_s(part.responses, costs.logits.train_s, _HEAD_PASSES)
+        head = self._head_s(part.responses, costs.logits.train_s, _TRAIN_PASSES)
+        # Of the head's chunks all but the last are computed once more in the backward pass.
+        again = max(0.0, part.responses - CHUNK_TOKENS)
+        head += self._head_s(again, costs.logits.score_s, 1)
         return self.costs.wholes.train * (seconds + head)
 
     def update(self) -> float:
