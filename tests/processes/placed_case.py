@@ -15,12 +15,13 @@ _ROLES: Final = {
     "ppo-shared": ("actor", "reference", "reward"),
     "grpo": ("actor", "reference", "reward"),
     "grpo-functions": ("actor", "reference", "reward"),
+    "grpo-once": ("actor", "reward"),
     "sft": ("actor",),
     "reward_model": ("reward",),
     "dpo": ("actor", "reference"),
 }
 _WHOLE: Final = {"tensor_parallel": 1, "pipeline_parallel": 1}
-_WITHOUT_MODEL: Final = {"grpo-functions": ("reward",)}
+_WITHOUT_MODEL: Final = {"grpo-functions": ("reward",), "grpo-once": ("reward",)}
 """Roles that are functions alone, which nothing splits."""
 
 
