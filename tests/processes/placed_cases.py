@@ -72,7 +72,9 @@ COVERING: Final = (
         roles={"actor": {**_STAGES, "zero_stage": 1}, "reference": _STAGES},
         variants=("ppo",),
     ),
-    _case("two stages", 2, "colocated", trained=_STAGES, variants=("ppo-shared", "dpo", "grpo-once")),
+    _case(
+        "two stages", 2, "colocated", trained=_STAGES, variants=("ppo-shared", "dpo", "grpo-once")
+    ),
     PlacedCase(
         "ZeRO-3 trains, a reference of TP 2 elsewhere",
         4,
