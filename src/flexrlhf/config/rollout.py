@@ -19,6 +19,9 @@ class Rollout(Section):
 
     engine: EngineName = "native"
     """Who generates; a model family that native lacks goes to transformers with a message."""
+    packed_weights: bool = True
+    """On CPUs, in float32, native copies Llama and Qwen weights while it generates, to read them
+    faster; costs the memory of the weights again."""
     max_new_tokens: Count = 128
     """Longest answer, in tokens, the end token included."""
     mean_new_tokens: Auto | AtLeastOne = "auto"

@@ -54,7 +54,10 @@ def build_rollouts(
         ),
         generator=Generator(
             build_engine(
-                config.rollout.engine, policy, max_sequences=settled(config.rollout.max_sequences)
+                config.rollout.engine,
+                policy,
+                max_sequences=settled(config.rollout.max_sequences),
+                packs_weights=config.rollout.packed_weights,
             ),
             roles.tokenizer,
             dtype if dtype == DTYPES["float64"] else DTYPES["float32"],

@@ -30,10 +30,10 @@ def add(
 
 def extend(cache: KVCache, held: list[list[torch.Tensor]], seed: int) -> None:
     generator = torch.Generator().manual_seed(seed)
-    positions = cache.extend()
+    cache.extend()
     for layer, slots in enumerate(held):
         keys = torch.randn(len(slots), 3, 4, generator=generator)
-        cache.write(layer, positions, keys, -keys)
+        cache.write(layer, keys, -keys)
         held[layer] = [torch.cat([old, keys[row][:, None]], dim=1) for row, old in enumerate(slots)]
 
 

@@ -80,9 +80,9 @@ def cut_by_heads(family: str, engine: str) -> Any:
     heads = []
     write = KVCache.write
 
-    def counting(cache: KVCache, layer: int, positions_B: Any, keys: Any, values: Any) -> None:
+    def counting(cache: KVCache, layer: int, keys: Any, values: Any) -> None:
         heads.append(keys.shape[1])
-        write(cache, layer, positions_B, keys, values)
+        write(cache, layer, keys, values)
 
     KVCache.write = counting
     try:

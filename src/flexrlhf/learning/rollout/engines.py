@@ -30,6 +30,7 @@ def build_engine(
     weight_version: int = 0,
     has_weights: bool = True,
     gathers_per_token: bool = False,
+    packs_weights: bool = True,
 ) -> RolloutEngine:
     """Returns engine `name` over `model`.
 
@@ -44,6 +45,7 @@ def build_engine(
         has_weights: False: a version is installed before anything is generated.
         gathers_per_token: weights that lie in several replicas are gathered layer by layer in every
             pass, instead of once for each call of `generate`.
+        packs_weights: the engine may copy weights, while it generates, to read them faster.
 
     Raises:
         ConfigError: the name is unknown, or no engine runs the model.
@@ -64,4 +66,5 @@ def build_engine(
         weight_version=weight_version,
         has_weights=has_weights,
         gathers_per_token=per_token,
+        packs_weights=packs_weights,
     )

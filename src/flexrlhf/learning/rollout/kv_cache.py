@@ -34,13 +34,21 @@ class KVCache:
         """Tokens in use per slot, int64 [B] on the CPU."""
         empty = (shape.num_layers, 2, 0, shape.num_kv_heads, 0, shape.head_width)
         self._slots = torch.zeros(empty, dtype=dtype, device=device)
+        self._newest = torch.zeros(0, dtype=torch.int64)
+        """Where each slot's newest token lies among the vectors [B * KV heads * T] of a layer."""
+        self._longest = 0
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of keys and values."""
+        return self._slots.dtype
 
     def add(self, prompt_lengths: Sequence[int]) -> Tensor:
         """Adds slots behind the present ones; returns their rows, on the cache's device."""
         num_old = len(self.lengths)
-        self.lengths = torch.cat([self.lengths, torch.tensor(prompt_lengths, dtype=torch.int64)])
+        self._set_lengths(torch.cat([self.lengths, torch.tensor(prompt_lengths)]))
         num_slots, num_tokens = self._slots.shape[2], self._slots.shape[4]
-        if len(self.lengths) > num_slots or int(self.lengths.max()) > num_tokens:
+        if len(self.lengths) > num_slots or self._longest > num_tokens:
             self._move(num_old)
         return torch.arange(num_old, len(self.lengths), device=self._slots.device)
 
@@ -61,25 +69,28 @@ class KVCache:
     def extend(self) -> Tensor:
         """Adds one token to every slot; returns its position, int64 [B] on the cache's device."""
         positions_B = self.lengths.to(self._slots.device)
-        self.lengths = self.lengths + 1
-        if int(self.lengths.max()) > self._slots.shape[4]:
+        self._set_lengths(self.lengths + 1)
+        if self._longest > self._slots.shape[4]:
             self._move(len(self.lengths))
+        num_heads, num_tokens = self._slots.shape[3:5]
+        vectors = torch.arange(len(positions_B) * num_heads, device=positions_B.device)
+        self._newest = vectors * num_tokens + positions_B.repeat_interleave(num_heads)
         return positions_B
 
-    def write(self, layer: int, positions_B: Tensor, keys: Tensor, values: Tensor) -> None:
-        """Stores one token per slot at `positions_B`; keys and values are [B, KV heads, K]."""
-        rows = torch.arange(len(positions_B), device=positions_B.device)
-        self._slots[layer, 0][rows, :, positions_B] = keys.to(self._slots.dtype)
-        self._slots[layer, 1][rows, :, positions_B] = values.to(self._slots.dtype)
+    def write(self, layer: int, keys: Tensor, values: Tensor) -> None:
+        """Stores the token that `extend` added; keys and values are [B, KV heads, K]."""
+        vectors = self._slots[layer].flatten(1, 3)
+        for place, heads in zip(vectors, (keys, values), strict=True):
+            place.index_copy_(0, self._newest, heads.flatten(0, 1).to(place.dtype))
 
     def read(self, layer: int) -> tuple[Tensor, Tensor]:
         """Returns views of keys and values, [B, KV heads, T, K], T of the longest sequence."""
-        used = self._slots[layer, :, : len(self.lengths), :, : int(self.lengths.max())]
+        used = self._slots[layer, :, : len(self.lengths), :, : self._longest]
         return used[0], used[1]
 
     def keep(self, rows: Tensor) -> None:
         """Makes old slot `rows[i]` the new slot i; only slots that change place are copied."""
-        self.lengths = self.lengths[rows]
+        self._set_lengths(self.lengths[rows])
         moved = (rows != torch.arange(len(rows))).nonzero().squeeze(-1)
         if len(moved):
             sources = rows[moved].to(self._slots.device)
@@ -88,11 +99,15 @@ class KVCache:
                 :, :, sources, :, :num_tokens
             ]
 
+    def _set_lengths(self, lengths_B: Tensor) -> None:
+        self.lengths = lengths_B
+        self._longest = max(lengths_B.tolist(), default=0)
+
     def _move(self, num_held: int) -> None:
         """Makes room for the present lengths and some growth; `num_held` slots hold something."""
         held = self._slots[:, :, :num_held]
         num_layers, two, _, num_heads, held_tokens, width = held.shape
-        num_tokens = max(int(self.lengths.max()) + self._growth, held_tokens)
+        num_tokens = max(self._longest + self._growth, held_tokens)
         # Zeros, not garbage: attention multiplies what its mask hides by 0, and 0 * nan is nan.
         self._slots = held.new_zeros(
             num_layers, two, len(self.lengths), num_heads, num_tokens, width

@@ -51,6 +51,7 @@ class ModuleEngine(ABC):
         weight_version: of the model's present weights.
         has_weights: False: the model's tensors hold nothing yet, a version is installed first.
         gathers_per_token: how weights that lie in several replicas are present.
+        packs_weights: the engine may copy weights, while it generates, to read them faster.
 
     Raises:
         ConfigError: the engine does not run such a model.
@@ -68,7 +69,9 @@ class ModuleEngine(ABC):
         weight_version: int = 0,
         has_weights: bool = True,
         gathers_per_token: bool = False,
+        packs_weights: bool = True,
     ) -> None:
+        self._packs_weights = packs_weights
         self._parallel = model if isinstance(model, ParallelModel) else ParallelModel(model)
         self._gathers_per_token = gathers_per_token and self._parallel.needs_lockstep
         reason = self.unsupported_reason(self._model, gathers_per_token=self._gathers_per_token)

@@ -20,12 +20,16 @@ from flexrlhf.learning.rollout.native_families import (
     FAMILIES,
     AttentionCall,
     Family,
+    RotaryFamily,
     unsupported_reason,
 )
+from flexrlhf.learning.rollout.packed_family import PackedRotaryFamily, unpackable_reason
 from flexrlhf.learning.rollout.waves import Wave
 
 _PREFILL_TOKENS = 8192
 """Prompt tokens read at one time; bounds the activations, not the result."""
+_PACKING_PAYS_TOKENS = 8
+"""New tokens from which on packing, which takes as long as a few steps, is gained back."""
 _CACHE_GROWTH_TOKENS = 128
 """New tokens for which the cache has room before it is copied into a larger one."""
 
@@ -34,7 +38,8 @@ class NativeEngine(ModuleEngine):
     """Llama, Qwen2, Qwen3 and GPT-2 with a slotted cache.
 
     A sequence that ends leaves the batch at once, and the next that waits takes its place. A prompt
-    is read once, and its keys and values are copied to all of its answers.
+    is read once, and its keys and values are copied to all of its answers. On a CPU, float32
+    weights are copied into a layout that is read faster, anew whenever answers begin.
     """
 
     name = "native"
@@ -49,11 +54,19 @@ class NativeEngine(ModuleEngine):
 
     def _decoder(self, longest_prompt: int, max_new_tokens: int, run: RunPass) -> Decoder:
         del run  # parts of layers are called, whose weights are here
-        family = FAMILIES[type(self._model).__name__](self._model)
+        family = self._family(max_new_tokens)
         family.prepare(longest_prompt + max_new_tokens)
         growth = min(max_new_tokens, _CACHE_GROWTH_TOKENS)
         cache = KVCache(family.shape, growth=growth, dtype=self._compute_dtype, device=self._device)
         return NativeDecoder(family, cache, self._device)
+
+    def _family(self, max_new_tokens: int) -> Family:
+        """Returns the model's weights as they are now, packed where that is possible and pays."""
+        family = FAMILIES[type(self._model).__name__]
+        pays = self._packs_weights and max_new_tokens >= _PACKING_PAYS_TOKENS
+        if pays and family is RotaryFamily and unpackable_reason(self._model) is None:
+            return PackedRotaryFamily(self._model)
+        return family(self._model)
 
     @property
     def _compute_dtype(self) -> torch.dtype:
@@ -114,11 +127,19 @@ class NativeDecoder:
     def step(self, tokens_B: Tensor) -> Tensor:
         """See `Decoder`."""
         positions_B = self._cache.extend()
-        num_tokens = int(self._cache.lengths.max())
-        slots_T = torch.arange(num_tokens, device=self._device)
-        mask_B11T = (slots_T <= positions_B[:, None])[:, None, None]
-        attend = partial(self._attend_cache, positions_B, mask_B11T)
+        attend = partial(self._attend_cache, self._unseen(positions_B))
         return self._family.logits(self._family.hidden(tokens_B, positions_B, attend))
+
+    def _unseen(self, positions_B: Tensor) -> Tensor | None:
+        """What is added to scores, [B, 1, 1, T], or None where all sequences are of one length."""
+        lengths_B = self._cache.lengths
+        num_tokens = int(lengths_B.max())
+        if int(lengths_B.min()) == num_tokens:
+            return None
+        slots_T = torch.arange(num_tokens, device=self._device)
+        is_unseen_BT = slots_T > positions_B[:, None]
+        added_BT = torch.zeros(is_unseen_BT.shape, dtype=self._cache.dtype, device=self._device)
+        return added_BT.masked_fill_(is_unseen_BT, -torch.inf)[:, None, None]
 
     def _keep_cut_group(self, wave: Wave, last_row: int, logits: Mapping[int, Tensor]) -> None:
         """Keeps what the answers need that wait for room, if the wave's last group is cut."""
@@ -152,13 +173,13 @@ class NativeDecoder:
         )
         return attended.transpose(1, 2).flatten(2)
 
-    def _attend_cache(self, positions_B: Tensor, mask_B11T: Tensor, call: AttentionCall) -> Tensor:
+    def _attend_cache(self, mask_B11T: Tensor | None, call: AttentionCall) -> Tensor:
         """Attention of one new token per row, [B, heads, K], to its own sequence.
 
         The query heads that share a key head take the place of query positions, so that keys and
         values are read without being repeated.
         """
-        self._cache.write(call.layer, positions_B, call.keys, call.values)
+        self._cache.write(call.layer, call.keys, call.values)
         keys, values = self._cache.read(call.layer)
         grouped = call.queries.unflatten(1, (keys.shape[1], -1))
         attended = scaled_dot_product_attention(

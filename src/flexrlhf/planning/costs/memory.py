@@ -60,6 +60,8 @@ class Engine:
     """A group's prompt is computed once."""
     has_own_copy: bool = False
     """The engine keeps weights beside the trainer's, although their layouts agree."""
+    packs_weights: bool = False
+    """While it generates it holds a copy of the weights in a layout that is read faster."""
     takes_buckets: bool = True
     """New weights come many tensors at a time, not one by one."""
 
@@ -110,6 +112,8 @@ def generation_bytes(
         or engine.tensor * pipeline != layout.weight_parts
     ):
         found["engine weights"] = whole / engine.tensor
+    if engine.packs_weights and engine.tensor == 1 and engine.mode != "per_token":
+        found["packed weights"] = whole
     return found
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Final, Literal
 
 from flexrlhf.config.paths import STAGE
@@ -62,7 +63,7 @@ def request_from(
         cluster=cluster,
         models=dict(_models(config, spec, earlier or {})),
         workload=_workload(config, spec),
-        engine=_ENGINES[config.rollout.engine],
+        engine=_engine(config, cluster),
         calibration=class_of(cluster.device_type(cluster.devices[0]).name, year=_SOFTWARE_YEAR),
         rollout_micro_batches=_parts(config, spec),
         sync_every=None if (every := config.weights.sync_every) == "auto" else every,
@@ -72,6 +73,19 @@ def request_from(
         max_p99_iteration_s=placement.max_p99_iteration_s,
         runnable=runnable,
     )
+
+
+def _engine(config: RunConfig, cluster: Cluster) -> Engine:
+    """The engine asked for; native packs float32 weights on CPUs."""
+    engine = _ENGINES[config.rollout.engine]
+    are_cores = cluster.device_type(cluster.devices[0]).name == "cpu-core"
+    packs = (
+        config.rollout.engine == "native"
+        and config.rollout.packed_weights
+        and config.training.precision == "float32"
+        and are_cores
+    )
+    return replace(engine, packs_weights=packs)
 
 
 def _parts(config: RunConfig, spec: AlgorithmSpec) -> int | None:

@@ -143,5 +143,6 @@ def _hold_engine(
         model,
         max_sequences=settled(config.rollout.max_sequences),
         shares_weights=True,  # new weights are written into the module itself
+        packs_weights=config.rollout.packed_weights,
         gathers_per_token=placement.generation == "per_token" and model.needs_lockstep,
     )

@@ -1,0 +1,197 @@
+"""Llama, Qwen2 and Qwen3 over packed copies of their weights, for float32 on the CPU.
+
+A decode step of a small model is as long as its matrix products and its many small operations take.
+So weights that read the same input are one product, norm weights are multiplied into the products
+behind them, residuals are added inside products, and the pairs of numbers that a rotation turns
+lie side by side, where one complex multiplication turns all heads.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import embedding, silu
+
+from flexrlhf.learning.models.output_head import output_head
+from flexrlhf.learning.rollout.kv_cache import CacheShape
+from flexrlhf.learning.rollout.native_families import Attend, AttentionCall
+from flexrlhf.learning.rollout.packed_linear import PackedLinear, can_pack
+
+_PROJECTIONS = {
+    "self_attn": ("q_proj", "k_proj", "v_proj", "o_proj"),
+    "mlp": ("gate_proj", "up_proj", "down_proj"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _Layer:
+    attention_in: PackedLinear
+    """To the heads of queries, keys and values."""
+    head_norm_HK: Tensor | None
+    """Multiplies the normed heads of queries and keys, where the family norms them."""
+    attention_out: PackedLinear
+    mlp_in: PackedLinear
+    """To gate and up."""
+    mlp_out: PackedLinear
+
+
+class PackedRotaryFamily:
+    """See `Family`. The copies are of the weights at the moment of making, and never renewed.
+
+    Args:
+        model: one that `unpackable_reason` finds nothing against.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        causal_lm: Any = model
+        config = causal_lm.config
+        self._trunk = causal_lm.model
+        attention = self._trunk.layers[0].self_attn
+        self._head_width: int = attention.head_dim
+        self._num_heads: int = config.num_attention_heads
+        self._num_turned = self._num_heads + config.num_key_value_heads
+        self._scaling: float = attention.scaling
+        epsilon: float = config.rms_norm_eps
+        self._floor = torch.tensor((config.hidden_size * epsilon) ** 0.5)
+        self._head_floor = torch.tensor((self._head_width * epsilon) ** 0.5)
+        self.shape = CacheShape(
+            config.num_hidden_layers, config.num_key_value_heads, self._head_width
+        )
+        # Layers are put together in one place that stays in the processor's cache.
+        self._place = torch.empty(_largest_product(self._trunk.layers[0]))
+        self._layers = [self._packed(layer) for layer in self._trunk.layers]
+        del self._place
+        head = output_head(causal_lm)
+        self._head = PackedLinear(head.weight, head.bias)
+        assert head.multiplier == 1, "these families' logits are not scaled"
+        self._last_norm_D = _norm_scale(self._trunk.norm)
+        self._rotations_T1P = torch.empty(0, dtype=torch.complex64)
+
+    def prepare(self, num_positions: int) -> None:
+        """Makes the table of rotations with the model's own frequencies and scaling."""
+        weight = self._trunk.embed_tokens.weight
+        cosines_1TK, sines_1TK = self._trunk.rotary_emb(weight, torch.arange(num_positions)[None])
+        num_pairs = self._head_width // 2  # the second half repeats the first
+        self._rotations_T1P = torch.complex(
+            cosines_1TK[0, :, None, :num_pairs], sines_1TK[0, :, None, :num_pairs]
+        )
+
+    def hidden(self, tokens: Tensor, positions: Tensor, attend: Attend) -> Tensor:
+        """See `Family`."""
+        rotations = self._rotations_T1P[positions]
+        hidden = embedding(tokens, self._trunk.embed_tokens.weight)
+        for index, layer in enumerate(self._layers):
+            heads = layer.attention_in(_normed(hidden, self._floor))
+            heads = heads.unflatten(-1, (-1, self._head_width))
+            turned = heads[..., : self._num_turned, :]
+            if layer.head_norm_HK is not None:
+                turned.copy_(_normed(turned, self._head_floor) * layer.head_norm_HK)
+            torch.view_as_complex(turned.unflatten(-1, (-1, 2))).mul_(rotations)
+            queries, keys = turned.tensor_split((self._num_heads,), dim=-2)
+            call = AttentionCall(
+                index, queries, keys, heads[..., self._num_turned :, :], self._scaling
+            )
+            hidden = layer.attention_out.added_to(hidden, attend(call))
+            gate, up = layer.mlp_in(_normed(hidden, self._floor)).chunk(2, dim=-1)
+            hidden = layer.mlp_out.added_to(hidden, silu(gate).mul_(up))
+        return hidden
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """See `Family`."""
+        return self._head(_normed(hidden, self._floor) * self._last_norm_D)
+
+    def _packed(self, layer: Any) -> _Layer:
+        attention, mlp = layer.self_attn, layer.mlp
+        projections = (attention.q_proj, attention.k_proj, attention.v_proj)
+        is_turned = (True, True, False)
+        weights, biases = (
+            [
+                _side_by_side(rows, self._head_width) if turns and rows is not None else rows
+                for rows, turns in zip(parts, is_turned, strict=True)
+            ]
+            for parts in zip(*((each.weight, each.bias) for each in projections), strict=True)
+        )
+        return _Layer(
+            self._behind_norm(layer.input_layernorm, weights, biases),
+            self._head_norm(attention),
+            PackedLinear(attention.o_proj.weight, attention.o_proj.bias),
+            self._behind_norm(
+                layer.post_attention_layernorm,
+                [mlp.gate_proj.weight, mlp.up_proj.weight],
+                [mlp.gate_proj.bias, mlp.up_proj.bias],
+            ),
+            PackedLinear(mlp.down_proj.weight, mlp.down_proj.bias),
+        )
+
+    def _behind_norm(
+        self, norm: Any, weights: list[Tensor], biases: list[Tensor | None]
+    ) -> PackedLinear:
+        """Returns products of one input, with what `_normed` leaves of its norm multiplied in."""
+        shape = (sum(map(len, weights)), weights[0].shape[1])
+        whole = self._place[: shape[0] * shape[1]].view(shape)
+        torch.cat(weights, out=whole).mul_(_norm_scale(norm))
+        given = [bias for bias in biases if bias is not None]
+        assert len(given) in (0, len(biases)), "projections of one input have all biases, or none"
+        return PackedLinear(whole, torch.cat(given) if given else None)
+
+    def _head_norm(self, attention: Any) -> Tensor | None:
+        if not hasattr(attention, "q_norm"):
+            return None
+        counts = (self._num_heads, self._num_turned - self._num_heads)
+        weights = [
+            _side_by_side(norm.weight, self._head_width).expand(count, -1)
+            for norm, count in zip((attention.q_norm, attention.k_norm), counts, strict=True)
+        ]
+        return torch.cat(weights) * self._head_width**0.5
+
+
+def unpackable_reason(model: nn.Module) -> str | None:
+    """Returns why `PackedRotaryFamily` cannot run a model that `RotaryFamily` runs, or None."""
+    causal_lm: Any = model
+    weight = causal_lm.get_input_embeddings().weight
+    if weight.device.type != "cpu" or any(
+        parameter.dtype != torch.float32 for parameter in model.parameters()
+    ):
+        return "only float32 on the CPU is packed"
+    if torch.is_autocast_enabled("cpu"):
+        return "autocast chooses the type of each product"
+    if causal_lm.config.hidden_act != "silu":
+        return f"its activation is {causal_lm.config.hidden_act}"
+    for layer in causal_lm.model.layers:
+        for block, names in _PROJECTIONS.items():
+            # Those of tensor parallelism, for one, do more than multiply.
+            if any(type(getattr(getattr(layer, block), name)) is not nn.Linear for name in names):
+                return "a projection is no plain linear layer"
+    return None if can_pack() else "this build of PyTorch lacks oneDNN's packed products"
+
+
+def _normed(values: Tensor, floor: Tensor) -> Tensor:
+    """Returns values / sqrt(sum of squares + floor^2): RMS norm short of the root of the width."""
+    # Two operations; with a mean of squares they are four, one of which is slow.
+    return values / torch.linalg.vector_norm(values, dim=-1, keepdim=True).hypot(floor)
+
+
+def _norm_scale(norm: Any) -> Tensor:
+    """Returns what `_normed` leaves of an RMS norm to be multiplied by, [D]."""
+    return norm.weight * norm.weight.shape[0] ** 0.5
+
+
+def _largest_product(layer: Any) -> int:
+    """Returns the elements of the largest weight that is put together of several."""
+    attention, mlp = layer.self_attn, layer.mlp
+    return max(
+        sum(part.weight.numel() for part in parts)
+        for parts in (
+            (attention.q_proj, attention.k_proj, attention.v_proj),
+            (mlp.gate_proj, mlp.up_proj),
+        )
+    )
+
+
+def _side_by_side(rows: Tensor, head_width: int) -> Tensor:
+    """Moves row i + K/2 of each head behind row i. Scores do not depend on the order in a head."""
+    halves = rows.unflatten(0, (-1, 2, head_width // 2))
+    return halves.transpose(1, 2).flatten(0, 2)

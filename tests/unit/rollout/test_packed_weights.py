@@ -1,0 +1,150 @@
+"""Packed weights give what plain ones do, are never stale, and are there while generating only."""
+
+from __future__ import annotations
+
+import gc
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from flexrlhf.learning.rollout.decoding import Decoding
+from flexrlhf.learning.rollout.native import NativeEngine
+from flexrlhf.learning.rollout.packed_family import PackedRotaryFamily, unpackable_reason
+from flexrlhf.learning.rollout.packed_linear import PackedLinear, can_pack
+from flexrlhf.learning.rollout.protocol import Generation, Request, Sampling
+
+REQUESTS = [Request((5, 6, 7), (0, 1, 2)), Request((8, 3, 4, 4, 9), (3, 4)), Request((2,), (5,))]
+SAMPLING = Sampling(max_new_tokens=12, end_tokens=(1, 2), seed=4)
+SIZES = {
+    "vocab_size": 2200,
+    "hidden_size": 128,
+    "intermediate_size": 1024,  # gate and up together are large enough for oneDNN
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 2048,
+    "initializer_range": 0.1,
+}
+
+needs_packing = pytest.mark.skipif(not can_pack(), reason="PyTorch lacks oneDNN's products here")
+
+
+def model_of(family: str, **options: object) -> nn.Module:
+    import transformers
+
+    torch.manual_seed(0)
+    config = getattr(transformers, f"{family}Config")(**{**SIZES, **options})
+    model = getattr(transformers, f"{family}ForCausalLM")(config)
+    generator = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for parameter in model.parameters():  # norms of one and biases of zero would hide mistakes
+            if parameter.dim() == 1:
+                parameter.add_(0.2 * torch.randn(parameter.shape, generator=generator))
+    return model.eval()
+
+
+def answers(model: nn.Module, *, packs_weights: bool) -> list[Generation]:
+    return NativeEngine(model, packs_weights=packs_weights).generate(REQUESTS, SAMPLING)
+
+
+def check_same(packed: list[Generation], plain: list[Generation]) -> None:
+    for ours, theirs in zip(packed, plain, strict=True):
+        assert ours.tokens == theirs.tokens
+        assert ours.logprobs == pytest.approx(theirs.logprobs, abs=3e-5)
+
+
+@needs_packing
+@pytest.mark.parametrize(
+    ("family", "options"),
+    [
+        ("Llama", {"tie_word_embeddings": True}),
+        ("Llama", {"attention_bias": True, "mlp_bias": True}),
+        ("Qwen2", {}),
+        ("Qwen3", {"head_dim": 48}),
+    ],
+)
+def test_packed_weights_give_the_same_answers(family: str, options: dict[str, object]) -> None:
+    model = model_of(family, **options)
+    assert unpackable_reason(model) is None
+    check_same(answers(model, packs_weights=True), answers(model, packs_weights=False))
+
+
+@needs_packing
+def test_an_optimiser_step_is_in_the_next_answers() -> None:
+    model = model_of("Qwen2")
+    engine = NativeEngine(model)
+    before = engine.generate(REQUESTS, SAMPLING)
+    addresses = [parameter.data_ptr() for parameter in model.parameters()]
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+    for step in range(3):
+        model(torch.tensor([[5, 6, 7 + step]])).logits.logsumexp(-1).sum().backward()
+        optimizer.step()
+        after = engine.generate(REQUESTS, SAMPLING)
+        assert [one.logprobs for one in after] != [one.logprobs for one in before]
+        check_same(after, answers(model, packs_weights=False))
+        before = after
+    assert [parameter.data_ptr() for parameter in model.parameters()] == addresses
+
+
+@needs_packing
+def test_copies_are_gone_when_the_last_answer_has_ended() -> None:
+    engine = NativeEngine(model_of("Llama"), max_sequences=2)
+    stream = engine.stream(REQUESTS, SAMPLING)
+    stream.take(1)
+    assert num_alive(PackedRotaryFamily) == 1
+    stream.take(stream.num_left)
+    assert num_alive(PackedRotaryFamily) == 0
+
+
+@needs_packing
+def test_a_thousand_steps_take_no_more_memory() -> None:
+    """But for the cache, which grows with the tokens in it."""
+    sampling = Sampling(max_new_tokens=1100)
+    engine = NativeEngine(model_of("Qwen2", vocab_size=64, intermediate_size=64))
+    with torch.inference_mode():
+        decoder = engine._decoder(5, sampling.max_new_tokens, None)  # type: ignore[arg-type]
+        decoding = Decoding(decoder, REQUESTS, sampling, weight_version=0, at_once=8)
+        held = []
+        for step in range(1001):
+            decoding.advance()
+            if step in (20, 1000):
+                held.append(num_alive(Tensor))
+    assert held[0] == held[1]
+
+
+def num_alive(kind: type) -> int:
+    gc.collect()
+    return sum(issubclass(type(thing), kind) for thing in gc.get_objects())
+
+
+def test_what_cannot_be_packed_is_run_as_it_is() -> None:
+    model = model_of("Llama", hidden_size=32, intermediate_size=48, vocab_size=50)
+    assert "float32" in str(unpackable_reason(model_of("Llama", hidden_size=32).double()))
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert "autocast" in str(unpackable_reason(model))
+    wrapped = model_of("Llama", hidden_size=32, intermediate_size=48, vocab_size=50)
+    wrapped.model.layers[0].mlp.up_proj.__class__ = type("Adapted", (nn.Linear,), {})
+    assert "plain linear" in str(unpackable_reason(wrapped))
+    assert len(NativeEngine(wrapped).generate(REQUESTS, SAMPLING)) == 6
+    gelu = model_of("Llama", hidden_size=32, hidden_act="gelu")
+    assert "gelu" in str(unpackable_reason(gelu))
+
+
+@needs_packing
+@pytest.mark.parametrize("outputs", [8, 2**13])
+@pytest.mark.parametrize("rows", [1, 3, 40])
+def test_a_packed_product_is_the_product(outputs: int, rows: int) -> None:
+    generator = torch.Generator().manual_seed(rows)
+    weight = torch.randn(outputs, 48, generator=generator)
+    bias = torch.randn(outputs, generator=generator)
+    inputs = torch.randn(2, rows, 48, generator=generator)
+    total = torch.randn(2, rows, outputs, generator=generator)
+    linear = PackedLinear(weight, bias)
+    expected = inputs.double() @ weight.double().T + bias.double()
+    assert torch.allclose(linear(inputs).double(), expected, atol=1e-4)
+    assert torch.allclose(
+        linear.added_to(total, inputs).double(), total.double() + expected, atol=1e-4
+    )
+    weight.zero_()
+    assert torch.allclose(linear(inputs).double(), expected, atol=1e-4)
