@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from typing import Any
 
 import pytest
 import torch
@@ -123,7 +124,7 @@ def test_what_cannot_be_packed_is_run_as_it_is() -> None:
     assert "float32" in str(unpackable_reason(model_of("Llama", hidden_size=32).double()))
     with torch.autocast("cpu", dtype=torch.bfloat16):
         assert "autocast" in str(unpackable_reason(model))
-    wrapped = model_of("Llama", hidden_size=32, intermediate_size=48, vocab_size=50)
+    wrapped: Any = model_of("Llama", hidden_size=32, intermediate_size=48, vocab_size=50)
     wrapped.model.layers[0].mlp.up_proj.__class__ = type("Adapted", (nn.Linear,), {})
     assert "plain linear" in str(unpackable_reason(wrapped))
     assert len(NativeEngine(wrapped).generate(REQUESTS, SAMPLING)) == 6

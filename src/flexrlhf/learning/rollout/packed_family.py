@@ -105,15 +105,14 @@ class PackedRotaryFamily:
 
     def _packed(self, layer: Any) -> _Layer:
         attention, mlp = layer.self_attn, layer.mlp
-        projections = (attention.q_proj, attention.k_proj, attention.v_proj)
-        is_turned = (True, True, False)
-        weights, biases = (
-            [
-                _side_by_side(rows, self._head_width) if turns and rows is not None else rows
-                for rows, turns in zip(parts, is_turned, strict=True)
-            ]
-            for parts in zip(*((each.weight, each.bias) for each in projections), strict=True)
-        )
+        weights: list[Tensor] = []
+        biases: list[Tensor | None] = []
+        for projection in (attention.q_proj, attention.k_proj):
+            weights.append(_side_by_side(projection.weight, self._head_width))
+            bias = projection.bias
+            biases.append(None if bias is None else _side_by_side(bias, self._head_width))
+        weights.append(attention.v_proj.weight)
+        biases.append(attention.v_proj.bias)
         return _Layer(
             self._behind_norm(layer.input_layernorm, weights, biases),
             self._head_norm(attention),
