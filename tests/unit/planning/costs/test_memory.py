@@ -45,6 +45,19 @@ def test_four_unsharded_7b_models_take_the_54_gb_of_the_digest():
     assert 4 * whole == pytest.approx(53.9e9, rel=0.001)
 
 
+def test_packed_weights_are_there_again_while_generating_on_whole_devices_only():
+    model = HeldModel(SHAPE, weight_dtype="float32", compute_dtype="float32")
+
+    def packed(layout: Layout, engine: Engine) -> float:
+        found = generation_bytes(model, layout, engine, samples=3, tokens=100)
+        return found.get("packed weights", 0)
+
+    assert packed(Layout(), Engine(packs_weights=True)) == 4 * PARAMS
+    assert packed(Layout(), Engine()) == 0
+    assert packed(Layout(tensor=2), Engine(tensor=2, packs_weights=True)) == 0
+    assert packed(Layout(), Engine(mode="per_token", packs_weights=True)) == 0
+
+
 def test_the_cache_of_a_7b_model_is_half_a_mebibyte_per_token():
     # kipp.ly: 2 * layers * heads * head width * 2 bytes = 0.5 MiB
     found = generation_bytes(HeldModel(SHAPE), Layout(), Engine(), samples=3, tokens=100)
