@@ -40,8 +40,9 @@ _NARROW: Final = 32
 _SHALLOW, _DEEP = 2, 18
 _FEW, _MANY = 8, 64
 _TOKENS: Final = 4
-_SHORT, _LONG = 2, 34
-"""Tokens that are generated; the difference are whole steps."""
+_SHORT, _LONG = 8, 40
+"""Tokens that are generated; the difference are whole steps. Both are enough for the engine to pack
+its weights, which it does not for fewer."""
 _CACHE_WIDTH: Final = 128
 _NEAR, _FAR = 4, 204
 _FLOAT_BYTES: Final = 4
