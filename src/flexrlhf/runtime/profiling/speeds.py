@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Final
 
 import torch
@@ -9,6 +10,7 @@ from torch.nn import functional
 
 from flexrlhf.learning.algorithms.token_logprobs import selected_logprobs
 from flexrlhf.learning.data.collation import COLLATE
+from flexrlhf.learning.rollout.packed_linear import PackedLinear, can_pack
 from flexrlhf.learning.rollout.protocol import Sampling
 from flexrlhf.learning.rollout.sampling import draw_tokens
 from flexrlhf.learning.scoring.passes import score_logprobs
@@ -72,13 +74,21 @@ def _net(whole_s: float, host_s: float) -> float:
 
 
 def row_speeds(device: torch.device) -> tuple[RowSpeed, ...]:
-    """Returns how fast few rows pass through weights that lie in main memory."""
-    matrices = [torch.randn(_ROW_WIDTH, _ROW_WIDTH, device=device) for _ in range(_ROW_MATRICES)]
+    """Returns how fast few rows pass through weights that lie in main memory.
+
+    As the native engine multiplies by them: packed where it can.
+    """
+    drawn = [torch.randn(_ROW_WIDTH, _ROW_WIDTH, device=device) for _ in range(_ROW_MATRICES)]
+    packs = device.type == "cpu" and can_pack()
+    matrices = [
+        PackedLinear(weight, None) if packs else partial(functional.linear, weight=weight)
+        for weight in drawn
+    ]
     speeds: list[RowSpeed] = []
     for rows in _ROWS:
         inputs = torch.randn(rows, _ROW_WIDTH, device=device)
         flops = 2 * rows * _ROW_WIDTH**2 * _ROW_MATRICES
-        seconds = median_s(lambda x=inputs: [functional.linear(x, m) for m in matrices])
+        seconds = median_s(lambda x=inputs: [product(x) for product in matrices])
         speeds.append(RowSpeed(rows, flops / seconds))
     return tuple(speeds)
 
