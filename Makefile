@@ -9,7 +9,7 @@ PIP_OPTIONS ?=
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt $(PIP_OPTIONS)
 WHEELS := .cache/wheels
 
-.PHONY: demo demo-seeds smollm2 smollm2-workers test check equivalence accuracy paper figures driver-scale planner-study own-runs placements ratios throttled largest-batch bench hosts gpu-check chaos lint types contracts docs clean
+.PHONY: demo demo-seeds smollm2 smollm2-workers test check equivalence accuracy paper figures driver-scale planner-study own-runs placements ratios throttled largest-batch bench hosts gpu-check gpu-bench chaos lint types contracts docs clean
 
 $(VENV)/.train: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -94,6 +94,11 @@ GPU_PYTHON = $(if $(filter file,$(origin PYTHON)),$(firstword $(wildcard $(BIN)/
 GPU_CHECK ?=
 gpu-check:
 	$(GPU_PYTHON) benchmarks/gpu/check.py $(GPU_CHECK)
+
+# The same for speed: generation beside transformers and the limit, a training step; under 5 minutes.
+GPU_BENCH ?=
+gpu-bench:
+	$(GPU_PYTHON) benchmarks/gpu/bench.py $(GPU_BENCH)
 
 # This machine plays three with slow links between them; needs root on Linux, and says what it lacks.
 hosts: $(VENV)/.dev

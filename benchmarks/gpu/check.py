@@ -10,25 +10,17 @@ runs the same parts on the CPU alone, in both layouts.
 from __future__ import annotations
 
 import argparse
-import json
-import os
 import subprocess
 import sys
 import time
 from pathlib import Path
 
-from needs import PARTS, Part, missing, old_python
+from needs import PARTS, Part, missing
+from place import environment, place
 
 FOLDER = Path(__file__).resolve().parent
-SOURCES = FOLDER.parents[1] / "src"
 PART_S = 280.0
 """A part that takes longer has failed: all of them together take less."""
-PROBE_S = 120.0
-PROBE = """
-import json, torch
-found = torch.cuda.is_available()
-print(json.dumps([torch.__version__, torch.cuda.get_device_name(0) if found else ""]))
-"""
 
 
 def main() -> int:
@@ -39,7 +31,7 @@ def main() -> int:
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     parser.add_argument("--only", choices=[part.name for part in PARTS], help="one part alone")
     options = parser.parse_args()
-    reason, where = _place(options.device)
+    reason, where = place(options.device)
     if reason:
         print(f"gpu-check: skipped: {reason}")
         return 0
@@ -52,32 +44,6 @@ def main() -> int:
     return 1 if "failed" in results else 0
 
 
-def _place(device: str) -> tuple[str, str]:
-    """Returns why nothing can be run, if so, and what it would be run on."""
-    reason = old_python() or missing({"torch": PARTS[0].needs["torch"]})
-    if reason:
-        return f"{sys.executable}: {reason}", ""
-    command = [sys.executable, "-c", PROBE]
-    try:
-        said = subprocess.run(
-            command,
-            env=_environment(device),
-            capture_output=True,
-            text=True,
-            timeout=PROBE_S,
-            check=False,
-        )
-    except subprocess.TimeoutExpired:
-        return f"torch of {sys.executable} did not say within {PROBE_S:g} s what it sees", ""
-    if said.returncode:
-        lines = said.stderr.strip().splitlines() or ["no word why"]
-        return f"torch of {sys.executable} cannot be imported: {lines[-1]}", ""
-    version, name = json.loads(said.stdout.splitlines()[-1])
-    if device == "cpu":
-        return "", f"torch {version}, on the CPU as asked"
-    return ("", f"torch {version}, {name}") if name else (f"torch {version} sees no GPU", "")
-
-
 def _run(part: Part, device: str) -> str:
     """Runs one part in a process of its own; returns `ok`, `failed` or `skipped`."""
     reason = missing(part.needs)
@@ -88,7 +54,7 @@ def _run(part: Part, device: str) -> str:
     began_s = time.monotonic()
     command = [sys.executable, str(FOLDER / part.file), "--device", device]
     try:
-        done = subprocess.run(command, env=_environment(device), timeout=PART_S, check=False)
+        done = subprocess.run(command, env=environment(device), timeout=PART_S, check=False)
         code = done.returncode
     except subprocess.TimeoutExpired:
         print(f"  not done within {PART_S:g} s")
@@ -96,22 +62,6 @@ def _run(part: Part, device: str) -> str:
     word = "failed" if code else "ok"
     print(f"{part.name}: {word}, {time.monotonic() - began_s:.0f} s", flush=True)
     return word
-
-
-def _environment(device: str) -> dict[str, str]:
-    """Returns the variables of every process: this checkout first, one GPU or none, no TF32."""
-    paths = [str(SOURCES), os.environ.get("PYTHONPATH", "")]
-    gpu = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0]
-    return {
-        **os.environ,
-        "PYTHONPATH": os.pathsep.join(path for path in paths if path),
-        "PYTHONUNBUFFERED": "1",
-        "CUDA_VISIBLE_DEVICES": gpu if device == "cuda" else "",
-        "NVIDIA_TF32_OVERRIDE": "0",
-        "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1"),
-        "TOKENIZERS_PARALLELISM": "false",
-        "HF_HUB_OFFLINE": "1",
-    }
 
 
 if __name__ == "__main__":

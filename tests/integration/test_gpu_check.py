@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -9,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-_CHECK = Path(__file__).parents[2] / "benchmarks" / "gpu" / "check.py"
+_FOLDER = Path(__file__).parents[2] / "benchmarks" / "gpu"
 _HIDING = """
 import os, sys
 
@@ -33,9 +34,13 @@ _NOT_NEEDED = (
 
 
 def check(
-    folder: Path, *arguments: str, hidden: tuple[str, ...] = (), timeout_s: float = 200
+    folder: Path,
+    *arguments: str,
+    hidden: tuple[str, ...] = (),
+    timeout_s: float = 200,
+    file: str = "check.py",
 ) -> tuple[int, str]:
-    """Runs the check where some packages are not there and no GPU is seen."""
+    """Runs the check, or the bench, where some packages are not there and no GPU is seen."""
     (folder / "sitecustomize.py").write_text(_HIDING)
     environment = {
         **os.environ,
@@ -44,7 +49,7 @@ def check(
         "CUDA_VISIBLE_DEVICES": "",
     }
     done = subprocess.run(
-        [sys.executable, str(_CHECK), *arguments],
+        [sys.executable, str(_FOLDER / file), *arguments],
         env=environment,
         cwd=folder,
         capture_output=True,
@@ -85,3 +90,24 @@ def test_both_layouts_run_on_a_cpu_with_nothing_but_what_it_names(tmp_path: Path
     assert code == 0, said
     assert "disaggregated on cpu, float64: 96 answers: the same" in said
     assert "gpu-check: 3 ok, 0 failed, 0 skipped" in said
+
+
+def test_the_bench_is_skipped_without_a_gpu_or_without_transformers(tmp_path: Path):
+    code, said = check(tmp_path, file="bench.py")
+    assert (code, said.startswith("gpu-bench: skipped: torch")) == (0, True)
+    code, said = check(tmp_path, "--device", "cpu", hidden=("transformers",), file="bench.py")
+    assert (code, said) == (0, "gpu-bench: skipped: no transformers\n")
+
+
+def test_the_bench_times_generation_and_a_step(tmp_path: Path):
+    out = tmp_path / "rows.json"
+    code, said = check(tmp_path, "--device", "cpu", "--out", str(out), file="bench.py")
+    assert code == 0, said
+    rows = json.loads(out.read_text())
+    assert [row["what"] for row in rows] == [
+        "16 tokens for 1",
+        "16 tokens for 8",
+        "a step of 128 tokens",
+    ]
+    assert all(len(row["ours_s"]) == 3 and row["limit_s"] > 0 for row in rows)
+    assert [len(row["theirs_s"]) for row in rows] == [3, 3, 0]
