@@ -20,6 +20,7 @@ from flexrlhf.config.cluster import RayCluster
 from flexrlhf.config.loading import build_config, load_config
 from flexrlhf.config.resolution import resolve
 from flexrlhf.planning.cluster.file_form import load_cluster
+from flexrlhf.planning.search.stage_plans import stage_plans
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "src" / "flexrlhf"
@@ -197,8 +198,8 @@ def test_requests_can_be_planned(
     config = build_config(quick | yaml.safe_load(base.read_text()) | document)
     if isinstance(config.cluster, RayCluster):  # only Ray knows its machines
         return
-    (best, *_) = app.plan(config)
-    assert best.predicted is not None
+    # What another node would give, which `flexrlhf plan` says too, takes minutes for all pages.
+    assert stage_plans(resolve(config), advised=False)[0].ranked.best.predicted is not None
 
 
 def test_the_tree_names_every_room():

@@ -150,6 +150,7 @@ def test_killed_at_a_random_moment(killed, unbroken, assert_same_run, seed):
 
 @pytest.mark.chaos
 @pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.parametrize("seed", range(3, 13))
 def test_killed_at_ten_more_random_moments(killed, unbroken, assert_same_run, seed):
     _kill_and_compare(killed, unbroken, seed, assert_same_run)

@@ -34,7 +34,7 @@ def request_for(*, max_staleness, sync_every):
 
 
 def best(request):
-    return ranked_plans(request, Choices(strategy="disaggregated")).best
+    return ranked_plans(request, Choices(strategy="disaggregated"), advised=False).best
 
 
 def test_a_slow_link_is_used_as_seldom_as_staleness_allows():
