@@ -15,6 +15,8 @@ import psutil
 START_S: Final = 300.0
 """A start takes 20 s on an idle machine."""
 GONE_S: Final = 10.0
+LISTENING: Final = ("env", "--default-signal=INT")
+"""What a shell starts in the background ignores the interrupt, and so would all its children."""
 
 
 class TrainCommand:
@@ -23,7 +25,7 @@ class TrainCommand:
     def __init__(self, config: Path, folder: Path, *arguments: str) -> None:
         self.folder = folder
         self._errors = folder.with_suffix(f".{time.monotonic_ns()}.txt")
-        line = [sys.executable, "-m", "flexrlhf.cli", "train", str(config)]
+        line = [*LISTENING, sys.executable, "-m", "flexrlhf.cli", "train", str(config)]
         line += ["--run-dir", str(folder), *arguments]
         with self._errors.open("wb") as errors:
             self.process = subprocess.Popen(line, stdout=errors, stderr=errors)

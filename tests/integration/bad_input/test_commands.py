@@ -10,6 +10,7 @@ import sys
 import time
 
 import pytest
+from train_command import LISTENING
 
 
 @pytest.mark.parametrize("what", ["nowhere", "run.yaml", "empty"])
@@ -61,9 +62,7 @@ def test_ctrl_c_ends_a_run_that_can_go_on_and_whose_folder_was_its_own(
     """The program itself, in a process of its own, while another asks for the same folder."""
     keys = {"training.iterations": 100_000, "run.keep_checkpoints": 1}
     arguments = ["train", config_file(changed("grpo", keys)), "--run-dir", tmp_path / "run"]
-    # What a shell starts in the background ignores the interrupt, and so would all its children.
-    listening = ["env", "--default-signal=INT"]
-    program = [*listening, sys.executable, "-m", "flexrlhf.cli", *map(str, arguments)]
+    program = [*LISTENING, sys.executable, "-m", "flexrlhf.cli", *map(str, arguments)]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     metrics = tmp_path / "run" / "metrics.jsonl"
     with subprocess.Popen(program, stderr=subprocess.PIPE, text=True, env=environment) as process:
