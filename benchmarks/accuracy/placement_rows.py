@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -97,4 +98,4 @@ def median_row(
 
 
 def _exposed(row: Mapping[str, float]) -> float:
-    return row.get("share/communication", 0.0) / row["share/score"]
+    return row.get("share/communication", 0.0) / row.get("share/score", math.inf)
