@@ -189,8 +189,10 @@ def import_ray() -> None:
 def _ray() -> Any:
     import ray
 
-    # It complains, whatever its handlers, that a thread beside the main one starts it.
-    logging.getLogger("ray._private.worker").setLevel(logging.ERROR)
+    # They complain, whatever its handlers, that a thread beside the main one starts it, and say of
+    # tokens what the guide and `doctor` do.
+    for name in ("worker", "authentication.authentication_token_setup"):
+        logging.getLogger(f"ray._private.{name}").setLevel(logging.ERROR)
     ray_logger = logging.getLogger("ray")
     if not any(isinstance(handler, _IntoOurLog) for handler in ray_logger.handlers):
         ray_logger.handlers[:] = [_IntoOurLog(logging.WARNING)]  # in place of the terminal
