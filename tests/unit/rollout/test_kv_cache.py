@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 
 from flexrlhf.learning.rollout.kv_cache import CacheShape, KVCache
@@ -9,10 +10,21 @@ from flexrlhf.learning.rollout.kv_cache import CacheShape, KVCache
 SHAPE = CacheShape(num_layers=2, num_kv_heads=3, head_width=4)
 
 
-def filled(lengths: list[int], growth: int) -> tuple[KVCache, list[list[torch.Tensor]]]:
+both_ways = pytest.mark.parametrize("transposes_keys", [False, True])
+
+
+def filled(
+    lengths: list[int], growth: int, *, transposes_keys: bool
+) -> tuple[KVCache, list[list[torch.Tensor]]]:
     """A cache of prompts, and per layer the keys [KV heads, T, K] that each slot must hold."""
     generator = torch.Generator().manual_seed(1)
-    cache = KVCache(SHAPE, growth=growth, dtype=torch.float32, device=torch.device("cpu"))
+    cache = KVCache(
+        SHAPE,
+        growth=growth,
+        dtype=torch.float32,
+        device=torch.device("cpu"),
+        transposes_keys=transposes_keys,
+    )
     held: list[list[torch.Tensor]] = [[], []]
     add(cache, held, lengths, generator)
     return cache, held
@@ -47,23 +59,26 @@ def check(cache: KVCache, held: list[list[torch.Tensor]]) -> None:
         assert torch.isfinite(keys).all()
 
 
-def test_tokens_follow_each_slots_own_prompt() -> None:
-    cache, held = filled([2, 5, 1], growth=8)
+@both_ways
+def test_tokens_follow_each_slots_own_prompt(*, transposes_keys: bool) -> None:
+    cache, held = filled([2, 5, 1], growth=8, transposes_keys=transposes_keys)
     for seed in range(4):
         extend(cache, held, seed)
     assert cache.lengths.tolist() == [6, 9, 5]
     check(cache, held)
 
 
-def test_growing_keeps_what_the_slots_hold() -> None:
-    cache, held = filled([1, 4], growth=2)
+@both_ways
+def test_growing_keeps_what_the_slots_hold(*, transposes_keys: bool) -> None:
+    cache, held = filled([1, 4], growth=2, transposes_keys=transposes_keys)
     for seed in range(7):
         extend(cache, held, seed)
     check(cache, held)
 
 
-def test_rows_move_and_go_on_growing() -> None:
-    cache, held = filled([3, 1, 2, 6, 4], growth=3)
+@both_ways
+def test_rows_move_and_go_on_growing(*, transposes_keys: bool) -> None:
+    cache, held = filled([3, 1, 2, 6, 4], growth=3, transposes_keys=transposes_keys)
     extend(cache, held, 0)
     for rows in ([0, 4, 2], [2, 1]):
         cache.keep(torch.tensor(rows))
@@ -74,9 +89,10 @@ def test_rows_move_and_go_on_growing() -> None:
         check(cache, held)
 
 
-def test_slots_begin_behind_those_that_are_left() -> None:
+@both_ways
+def test_slots_begin_behind_those_that_are_left(*, transposes_keys: bool) -> None:
     generator = torch.Generator().manual_seed(2)
-    cache, held = filled([3, 1, 2], growth=2)
+    cache, held = filled([3, 1, 2], growth=2, transposes_keys=transposes_keys)
     for seed in range(3):
         extend(cache, held, seed)
     cache.keep(torch.tensor([2, 1]))
@@ -89,11 +105,28 @@ def test_slots_begin_behind_those_that_are_left() -> None:
         check(cache, held)
 
 
-def test_a_prompt_is_repeated_in_other_rows() -> None:
-    cache, held = filled([3, 2], growth=2)
+@both_ways
+def test_a_prompt_is_repeated_in_other_rows(*, transposes_keys: bool) -> None:
+    cache, held = filled([3, 2], growth=2, transposes_keys=transposes_keys)
     prompt = cache.prompt(0, 3)
     extend(cache, held, 0)
     rows = cache.add([3, 3])
     cache.repeat_prompt(rows, prompt)
     held = [[*slots, slots[0][:, :3], slots[0][:, :3]] for slots in held]
     check(cache, held)
+
+
+@both_ways
+def test_sequences_of_one_length_keep_it_and_may_part(*, transposes_keys: bool) -> None:
+    generator = torch.Generator().manual_seed(3)
+    cache, held = filled([3, 3, 3], growth=2, transposes_keys=transposes_keys)
+    for seed in range(3):
+        extend(cache, held, seed)
+        check(cache, held)
+    assert cache.extend().tolist() == [6]
+    cache, held = filled([3, 3], growth=2, transposes_keys=transposes_keys)
+    add(cache, held, [5], generator)
+    for seed in range(3):
+        extend(cache, held, seed)
+    check(cache, held)
+    assert cache.extend().tolist() == [6, 6, 8]

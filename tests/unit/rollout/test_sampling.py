@@ -257,3 +257,26 @@ def test_values_out_of_range_are_named(options: dict[str, float]) -> None:
     (name,) = options
     with pytest.raises(ConfigError, match=f"rollout.{name} = "):
         Sampling(**{"max_new_tokens": 8, **options})
+
+
+def test_both_logprobs_are_exact_where_some_rows_may_not_end_yet() -> None:
+    """Against sums in float64; one end token has nearly all of the probability."""
+    generator = torch.Generator().manual_seed(5)
+    logits = torch.randn(6, 40, generator=generator, dtype=torch.float64)
+    logits[::2, 7] += 60
+    positions = torch.tensor([0, 1, 2, 3, 0, 5])
+    sampling = Sampling(max_new_tokens=9, min_new_tokens=3, end_tokens=(7, 11, 7), temperature=0.7)
+    uniforms = torch.rand(6, generator=generator).double()
+    for dtype, error in ((torch.float64, 1e-12), (torch.float32, 2e-5)):
+        drawn = draw_tokens(logits.to(dtype), uniforms, sampling, positions_B=positions)
+        for row in range(6):
+            weights = (logits[row] / 0.7).exp()
+            allowed = weights.clone()
+            if positions[row] < 3:
+                allowed[[7, 11]] = 0
+            token = int(drawn.tokens[row])
+            assert allowed[token] > 0
+            full = (weights[token] / weights.sum()).log().item()
+            sampled = (allowed[token] / allowed.sum()).log().item()
+            assert drawn.logprobs[row].item() == pytest.approx(full, abs=error)
+            assert drawn.sampling_logprobs[row].item() == pytest.approx(sampled, abs=error)

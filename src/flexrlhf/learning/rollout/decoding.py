@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from flexrlhf.learning.rollout.counter_random import UpcomingUniforms
@@ -78,23 +80,23 @@ class Decoding:
         """Lets answers begin, gives each row a token, and returns what ended with it."""
         logits_BV = self._next_logits()
         positions_B = self._rows.positions
-        uniforms_B = self._uniforms.take(self._rows.sample_ids.numpy(), positions_B.numpy())
+        uniforms_B = self._uniforms.take(self._rows.sample_ids, positions_B)
         drawn = draw_tokens(
             logits_BV,
             torch.from_numpy(uniforms_B).to(logits_BV.device),
             self._sampling,
-            positions_B=positions_B,
+            positions_B=torch.from_numpy(positions_B),
         )
         is_live_B = self._rows.append(drawn)
         self._tokens_B = drawn.tokens
-        return [] if bool(is_live_B.all()) else self._take_out(~is_live_B)
+        return [] if is_live_B.all() else self._take_out(is_live_B)
 
-    def _take_out(self, has_ended_B: Tensor) -> list[Generation]:
+    def _take_out(self, is_live_B: NDArray[np.bool_]) -> list[Generation]:
         """Lets the rows go that end, and returns their answers."""
         assert self._tokens_B is not None, "a token was drawn for every row"
-        ended = self._rows.generations(has_ended_B)
-        rows = compaction(~has_ended_B)
-        self._rows.keep(rows)
+        ended = self._rows.generations(~is_live_B)
+        rows = compaction(torch.from_numpy(is_live_B))
+        self._rows.keep(rows.numpy())
         self._uniforms.keep(rows.numpy())
         self._decoder.keep(rows)
         self._tokens_B = self._tokens_B[rows.to(self._tokens_B.device)] if len(rows) else None

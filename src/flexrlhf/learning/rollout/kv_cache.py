@@ -24,92 +24,142 @@ class KVCache:
     There is room for the sequences that run and for `growth` tokens more of the longest; then what
     they hold is copied into a larger place, so that short answers do not pay for the longest
     allowed. Nothing of a cache outlasts a change of weights.
+
+    Args:
+        shape: of a token.
+        growth: tokens for which there is more room than is used.
+        dtype: of keys and values.
+        device: of keys and values.
+        transposes_keys: a head's keys lie in memory as [K, T], which changes how fast they are
+            multiplied and nothing else.
     """
 
     def __init__(
-        self, shape: CacheShape, *, growth: int, dtype: torch.dtype, device: torch.device
+        self,
+        shape: CacheShape,
+        *,
+        growth: int,
+        dtype: torch.dtype,
+        device: torch.device,
+        transposes_keys: bool = False,
     ) -> None:
         self._growth = growth
+        self._transposes_keys = transposes_keys
         self.lengths = torch.zeros(0, dtype=torch.int64)
         """Tokens in use per slot, int64 [B] on the CPU."""
-        empty = (shape.num_layers, 2, 0, shape.num_kv_heads, 0, shape.head_width)
-        self._slots = torch.zeros(empty, dtype=dtype, device=device)
-        self._newest = torch.zeros(0, dtype=torch.int64)
-        """Where each slot's newest token lies among the vectors [B * KV heads * T] of a layer."""
-        self._longest = 0
+        self.longest = self.shortest = 0
+        """Tokens of the longest and of the shortest sequence."""
+        empty = torch.zeros(
+            (shape.num_layers, 0, shape.num_kv_heads, 0, shape.head_width),
+            dtype=dtype,
+            device=device,
+        )
+        self._keys = self._values = empty
+        """[layers, slots, KV heads, T, K]."""
+        self._used: list[tuple[Tensor, Tensor]] = []
+        """Per layer, keys and values of the slots in use, with all their room."""
+        self._newest: Tensor | None = None
+        """Where the token that `extend` added lies in each vector of a slot, [B, KV heads, 1, K];
+        None where it is the same place in all."""
 
     @property
     def dtype(self) -> torch.dtype:
         """Of keys and values."""
-        return self._slots.dtype
+        return self._keys.dtype
 
     def add(self, prompt_lengths: Sequence[int]) -> Tensor:
         """Adds slots behind the present ones; returns their rows, on the cache's device."""
         num_old = len(self.lengths)
         self._set_lengths(torch.cat([self.lengths, torch.tensor(prompt_lengths)]))
-        num_slots, num_tokens = self._slots.shape[2], self._slots.shape[4]
-        if len(self.lengths) > num_slots or self._longest > num_tokens:
+        if len(self.lengths) > self._keys.shape[1] or self.longest > self._keys.shape[3]:
             self._move(num_old)
-        return torch.arange(num_old, len(self.lengths), device=self._slots.device)
+        self._find_used()
+        return torch.arange(num_old, len(self.lengths), device=self._keys.device)
 
     def write_prompts(self, layer: int, rows: Tensor, keys: Tensor, values: Tensor) -> None:
         """Stores the prompts of `rows`; keys and values are [rows, KV heads, T, K]."""
         num_tokens = keys.shape[2]
-        self._slots[layer, 0, rows, :, :num_tokens] = keys.to(self._slots.dtype)
-        self._slots[layer, 1, rows, :, :num_tokens] = values.to(self._slots.dtype)
+        self._keys[layer, rows, :, :num_tokens] = keys.to(self.dtype)
+        self._values[layer, rows, :, :num_tokens] = values.to(self.dtype)
 
     def prompt(self, row: int, num_tokens: int) -> Tensor:
-        """Returns a copy of the first tokens of a row, [layers, 2, KV heads, T, K]."""
-        return self._slots[:, :, row, :, :num_tokens].clone()
+        """Returns a copy of the first tokens of a row, [2, layers, KV heads, T, K]."""
+        both = (self._keys, self._values)
+        return torch.stack([slots[:, row, :, :num_tokens] for slots in both])
 
     def repeat_prompt(self, rows: Tensor, prompt: Tensor) -> None:
         """Stores what `prompt` returned in other rows."""
-        self._slots[:, :, rows, :, : prompt.shape[3]] = prompt[:, :, None]
+        for slots, held in zip((self._keys, self._values), prompt, strict=True):
+            slots[:, rows, :, : held.shape[2]] = held[:, None]
 
     def extend(self) -> Tensor:
-        """Adds one token to every slot; returns its position, int64 [B] on the cache's device."""
-        positions_B = self.lengths.to(self._slots.device)
-        self._set_lengths(self.lengths + 1)
-        if self._longest > self._slots.shape[4]:
+        """Adds one token to every slot.
+
+        Returns:
+            Its position, int64 on the cache's device: [B], or [1] where it is the same in all.
+        """
+        self.lengths += 1
+        self.longest += 1
+        self.shortest += 1
+        if self.longest > self._keys.shape[3]:
             self._move(len(self.lengths))
-        num_heads, num_tokens = self._slots.shape[3:5]
-        vectors = torch.arange(len(positions_B) * num_heads, device=positions_B.device)
-        self._newest = vectors * num_tokens + positions_B.repeat_interleave(num_heads)
+            self._find_used()
+        device = self._keys.device
+        if self.longest == self.shortest:
+            self._newest = None
+            return torch.tensor([self.longest - 1], device=device)
+        positions_B = (self.lengths - 1).to(device)
+        _, _, num_heads, _, width = self._keys.shape
+        self._newest = positions_B[:, None, None, None].expand(-1, num_heads, 1, width)
         return positions_B
 
     def write(self, layer: int, keys: Tensor, values: Tensor) -> None:
         """Stores the token that `extend` added; keys and values are [B, KV heads, K]."""
-        vectors = self._slots[layer].flatten(1, 3)
-        for place, heads in zip(vectors, (keys, values), strict=True):
-            place.index_copy_(0, self._newest, heads.flatten(0, 1).to(place.dtype))
+        for slots, heads in zip(self._used[layer], (keys, values), strict=True):
+            if self._newest is None:
+                slots.select(2, self.longest - 1).copy_(heads)
+            else:
+                slots.scatter_(2, self._newest, heads.unsqueeze(2).to(slots.dtype))
 
     def read(self, layer: int) -> tuple[Tensor, Tensor]:
         """Returns views of keys and values, [B, KV heads, T, K], T of the longest sequence."""
-        used = self._slots[layer, :, : len(self.lengths), :, : self._longest]
-        return used[0], used[1]
+        keys, values = self._used[layer]
+        return keys.narrow(2, 0, self.longest), values.narrow(2, 0, self.longest)
 
     def keep(self, rows: Tensor) -> None:
         """Makes old slot `rows[i]` the new slot i; only slots that change place are copied."""
         self._set_lengths(self.lengths[rows])
         moved = (rows != torch.arange(len(rows))).nonzero().squeeze(-1)
         if len(moved):
-            sources = rows[moved].to(self._slots.device)
+            sources, places = (at.to(self._keys.device) for at in (rows[moved], moved))
             num_tokens = int(self.lengths[moved].max())
-            self._slots[:, :, moved.to(self._slots.device), :, :num_tokens] = self._slots[
-                :, :, sources, :, :num_tokens
-            ]
+            for slots in (self._keys, self._values):
+                slots[:, places, :, :num_tokens] = slots[:, sources, :, :num_tokens]
+        self._find_used()
 
     def _set_lengths(self, lengths_B: Tensor) -> None:
         self.lengths = lengths_B
-        self._longest = max(lengths_B.tolist(), default=0)
+        lengths = lengths_B.tolist()
+        self.longest, self.shortest = max(lengths, default=0), min(lengths, default=0)
+
+    def _find_used(self) -> None:
+        num_slots = len(self.lengths)
+        self._used = [
+            (keys[:num_slots], values[:num_slots])
+            for keys, values in zip(self._keys, self._values, strict=True)
+        ]
 
     def _move(self, num_held: int) -> None:
         """Makes room for the present lengths and some growth; `num_held` slots hold something."""
-        held = self._slots[:, :, :num_held]
-        num_layers, two, _, num_heads, held_tokens, width = held.shape
-        num_tokens = max(self._longest + self._growth, held_tokens)
+        self._keys = self._moved(self._keys, num_held, is_transposed=self._transposes_keys)
+        self._values = self._moved(self._values, num_held, is_transposed=False)
+
+    def _moved(self, slots: Tensor, num_held: int, *, is_transposed: bool) -> Tensor:
+        num_layers, _, num_heads, held_tokens, width = slots.shape
+        num_tokens = max(self.longest + self._growth, held_tokens)
+        inside = (width, num_tokens) if is_transposed else (num_tokens, width)
         # Zeros, not garbage: attention multiplies what its mask hides by 0, and 0 * nan is nan.
-        self._slots = held.new_zeros(
-            num_layers, two, len(self.lengths), num_heads, num_tokens, width
-        )
-        self._slots[:, :, :num_held, :, :held_tokens] = held
+        moved = slots.new_zeros(num_layers, len(self.lengths), num_heads, *inside)
+        moved = moved.transpose(-1, -2) if is_transposed else moved
+        moved[:, :num_held, :, :held_tokens] = slots[:, :num_held]
+        return moved

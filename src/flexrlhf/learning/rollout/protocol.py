@@ -62,6 +62,11 @@ class Sampling:
                     f"Change rollout.{name}.",
                 )
 
+    @property
+    def filters(self) -> bool:
+        """Whether top-k or top-p may leave tokens out."""
+        return self.top_k > 0 or self.top_p < 1
+
 
 @dataclass(frozen=True, slots=True)
 class Request:

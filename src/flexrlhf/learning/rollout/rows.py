@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import torch
-from torch import Tensor
+import numpy as np
+from numpy.typing import NDArray
 
 from flexrlhf.learning.rollout.protocol import Generation, Sampling
 from flexrlhf.learning.rollout.sampling import DrawnTokens
@@ -22,48 +22,47 @@ class Rows:
     def __init__(self, sampling: Sampling, weight_version: int) -> None:
         self._weight_version = weight_version
         self._most = sampling.max_new_tokens
-        self._end_tokens = torch.tensor(sampling.end_tokens, dtype=torch.int64)
-        self._has_end_token = torch.zeros(0, dtype=torch.bool)
-        self._tokens = torch.zeros(0, self._most, dtype=torch.int64)
-        self._logprobs = torch.zeros(2, 0, self._most, dtype=torch.float64)
+        self._end_tokens = np.array(sampling.end_tokens, dtype=np.int64)
+        self._has_end_token = np.zeros(0, dtype=np.bool_)
+        self._tokens = np.zeros((0, self._most), dtype=np.int64)
+        self._logprobs = np.zeros((2, 0, self._most))
         """Of the full softmax, and of the distribution drawn from."""
-        self.sample_ids = torch.zeros(0, dtype=torch.int64)
-        """int64 [B]."""
-        self.positions = torch.zeros(0, dtype=torch.int64)
-        """Of each row's next token in its answer, int64 [B]."""
+        self.sample_ids = np.zeros(0, dtype=np.int64)
+        """[B]."""
+        self.positions = np.zeros(0, dtype=np.int64)
+        """Of each row's next token in its answer, [B]."""
 
     def begin(self, sample_ids: Sequence[int]) -> None:
         """Adds rows behind the present ones."""
         num_old, num_all = len(self.sample_ids), len(self.sample_ids) + len(sample_ids)
-        self.sample_ids = torch.cat([self.sample_ids, torch.tensor(sample_ids, dtype=torch.int64)])
-        self.positions = torch.cat([self.positions, self.positions.new_zeros(len(sample_ids))])
+        self.sample_ids = np.concatenate([self.sample_ids, np.array(sample_ids, dtype=np.int64)])
+        self.positions = np.concatenate([self.positions, np.zeros(len(sample_ids), np.int64)])
         if num_all > len(self._tokens):
-            tokens, logprobs = self._tokens, self._logprobs
-            self._tokens = tokens.new_zeros(num_all, self._most)
-            self._logprobs = logprobs.new_zeros(2, num_all, self._most)
-            self._tokens[:num_old] = tokens[:num_old]
-            self._logprobs[:, :num_old] = logprobs[:, :num_old]
+            tokens, logprobs = self._tokens[:num_old], self._logprobs[:, :num_old]
+            self._tokens = np.zeros((num_all, self._most), dtype=np.int64)
+            self._logprobs = np.zeros((2, num_all, self._most))
+            self._tokens[:num_old], self._logprobs[:, :num_old] = tokens, logprobs
 
-    def append(self, drawn: DrawnTokens) -> Tensor:
-        """Stores one token per row; returns which rows go on, bool [B]."""
-        tokens_B = drawn.tokens.cpu()
-        logprobs_2B = torch.stack([drawn.logprobs, drawn.sampling_logprobs]).cpu().double()
-        rows, places = slice(len(tokens_B)), self.positions[:, None]
-        self._tokens[rows].scatter_(1, places, tokens_B[:, None])
-        self._logprobs[:, rows].scatter_(2, places.expand(2, -1, 1), logprobs_2B[:, :, None])
+    def append(self, drawn: DrawnTokens) -> NDArray[np.bool_]:
+        """Stores one token per row; returns which rows go on, [B]."""
+        tokens_B = drawn.tokens.cpu().numpy()
+        places = np.arange(len(tokens_B)), self.positions
+        self._tokens[places] = tokens_B
+        self._logprobs[0][places] = drawn.logprobs.cpu().numpy()
+        self._logprobs[1][places] = drawn.sampling_logprobs.cpu().numpy()
         self.positions = self.positions + 1
-        self._has_end_token = torch.isin(tokens_B, self._end_tokens)
+        self._has_end_token = (tokens_B[:, None] == self._end_tokens).any(axis=1)
         return ~self._has_end_token & (self.positions < self._most)
 
-    def generations(self, has_ended_B: Tensor) -> list[Generation]:
+    def generations(self, has_ended_B: NDArray[np.bool_]) -> list[Generation]:
         """Returns the answers of the rows that end with the token appended last, by sample id."""
-        ended = [self._generation(row) for row in has_ended_B.nonzero().squeeze(-1).tolist()]
+        ended = [self._generation(row) for row in has_ended_B.nonzero()[0]]
         return sorted(ended, key=lambda answer: answer.sample_id)
 
-    def keep(self, rows: Tensor) -> None:
+    def keep(self, rows: NDArray[np.int64]) -> None:
         """Makes old row `rows[i]` the new row i; the others are gone."""
         self.sample_ids, self.positions = self.sample_ids[rows], self.positions[rows]
-        moved = (rows != torch.arange(len(rows))).nonzero().squeeze(-1)
+        moved = (rows != np.arange(len(rows))).nonzero()[0]
         self._tokens[moved] = self._tokens[rows[moved]]
         self._logprobs[:, moved] = self._logprobs[:, rows[moved]]
 

@@ -6,6 +6,7 @@ likely tokens in order of their ids. A row's token depends on no other row: ever
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Final
 
@@ -49,45 +50,82 @@ def draw_tokens(
     """
     logits_BV = logits_BV.to(torch.promote_types(logits_BV.dtype, torch.float32))
     scaled_BV = logits_BV if sampling.temperature == 1 else logits_BV / sampling.temperature
-    probabilities_BV = scaled_BV.softmax(dim=-1)
-    is_early_B = positions_B < sampling.min_new_tokens
+    is_early_B = _early(sampling, positions_B)
     if sampling.greedy:
-        tokens_B = ban(logits_BV, sampling.end_tokens, is_early_B).argmax(dim=-1)
-        logprobs_B = _logprobs(scaled_BV, probabilities_BV, tokens_B)
-        sampling_logprobs_B = torch.zeros_like(logprobs_B)
+        drawn = _draw_greedily(logits_BV, scaled_BV, sampling, is_early_B)
+    elif sampling.filters:
+        drawn = _draw_filtered(scaled_BV, uniforms_B, sampling, is_early_B)
     else:
-        kept_BV = keep_most_likely(
-            ban(scaled_BV, sampling.end_tokens, is_early_B), sampling.top_k, sampling.top_p
-        )
-        are_all_kept = kept_BV is scaled_BV
-        sampled_BV = probabilities_BV if are_all_kept else kept_BV.softmax(dim=-1)
-        tokens_B = invert_cdf(sampled_BV, uniforms_B)
-        logprobs_B = _logprobs(scaled_BV, probabilities_BV, tokens_B)
-        sampling_logprobs_B = (
-            logprobs_B if are_all_kept else _logprobs(kept_BV, sampled_BV, tokens_B)
-        )
-    if not bool(torch.isfinite(logprobs_B).all()):
+        drawn = _draw(scaled_BV, uniforms_B, sampling, is_early_B)
+    # A sum, which is one operation, is finite only if all are.
+    if not math.isfinite(drawn.logprobs.sum().item()):
         raise RunFailed(
             "The actor's logits are not finite.",
             "Every logit must be a number.",
             "Lower training.learning_rate, or go back to an earlier checkpoint.",
         )
-    return DrawnTokens(tokens_B, logprobs_B, sampling_logprobs_B)
+    return drawn
 
 
-def ban(logits_BV: Tensor, tokens: tuple[int, ...], is_banned_B: Tensor) -> Tensor:
-    """Returns the logits with those of `tokens` at minus infinity where `is_banned_B` says so.
+def _early(sampling: Sampling, positions_B: Tensor) -> Tensor | None:
+    """Says which rows may not end yet, bool [B] on the CPU; None where all may."""
+    if not sampling.end_tokens or not sampling.min_new_tokens:
+        return None
+    is_early_B = positions_B < sampling.min_new_tokens
+    return is_early_B if bool(is_early_B.any()) else None
 
-    Args:
-        logits_BV: are not changed.
-        tokens: to ban.
-        is_banned_B: bool, on the CPU.
-    """
-    if not tokens or not bool(is_banned_B.any()):
+
+def _draw(
+    scaled_BV: Tensor, uniforms_B: Tensor, sampling: Sampling, is_early_B: Tensor | None
+) -> DrawnTokens:
+    """Draws from all tokens but those that would end an answer too early."""
+    kept_BV = _without_ends(scaled_BV, sampling, is_early_B)
+    sampled_BV = kept_BV.softmax(dim=-1)
+    tokens_B = invert_cdf(sampled_BV, uniforms_B)
+    places_B1 = tokens_B[:, None]
+    # A token that was drawn is not so unlikely that the log of its probability were inexact.
+    sampling_logprobs_B1 = sampled_BV.gather(-1, places_B1).log_()
+    if is_early_B is None:
+        logprobs_B = sampling_logprobs_B1.squeeze(-1)
+        return DrawnTokens(tokens_B, logprobs_B, logprobs_B)
+    picked_B1 = kept_BV.gather(-1, places_B1)
+    normaliser_B1 = picked_B1 - sampling_logprobs_B1
+    left_out_B1 = torch.where(is_early_B, 0.0, -torch.inf)[:, None].to(scaled_BV.device)
+    for end in set(sampling.end_tokens):
+        normaliser_B1 = normaliser_B1.logaddexp(scaled_BV[:, end : end + 1] + left_out_B1)
+    logprobs_B1 = picked_B1 - normaliser_B1
+    return DrawnTokens(tokens_B, logprobs_B1.squeeze(-1), sampling_logprobs_B1.squeeze(-1))
+
+
+def _draw_filtered(
+    scaled_BV: Tensor, uniforms_B: Tensor, sampling: Sampling, is_early_B: Tensor | None
+) -> DrawnTokens:
+    """Draws from what top-k and top-p leave."""
+    kept_BV = _without_ends(scaled_BV, sampling, is_early_B)
+    kept_BV = keep_most_likely(kept_BV, sampling.top_k, sampling.top_p)
+    sampled_BV = kept_BV.softmax(dim=-1)
+    tokens_B = invert_cdf(sampled_BV, uniforms_B)
+    logprobs_B = _logprobs(scaled_BV, scaled_BV.softmax(dim=-1), tokens_B)
+    return DrawnTokens(tokens_B, logprobs_B, _logprobs(kept_BV, sampled_BV, tokens_B))
+
+
+def _draw_greedily(
+    logits_BV: Tensor, scaled_BV: Tensor, sampling: Sampling, is_early_B: Tensor | None
+) -> DrawnTokens:
+    """Takes the most likely token."""
+    tokens_B = _without_ends(logits_BV, sampling, is_early_B).argmax(dim=-1)
+    logprobs_B = _logprobs(scaled_BV, scaled_BV.softmax(dim=-1), tokens_B)
+    return DrawnTokens(tokens_B, logprobs_B, torch.zeros_like(logprobs_B))
+
+
+def _without_ends(logits_BV: Tensor, sampling: Sampling, is_early_B: Tensor | None) -> Tensor:
+    """Returns the logits with those of end tokens at minus infinity in early rows."""
+    if is_early_B is None:
         return logits_BV
-    is_banned_BV = torch.zeros(logits_BV.shape, dtype=torch.bool)
-    is_banned_BV[:, list(tokens)] = is_banned_B[:, None]
-    return logits_BV.masked_fill(is_banned_BV.to(logits_BV.device), -torch.inf)
+    banned_BV, is_early_B = logits_BV.clone(), is_early_B.to(logits_BV.device)
+    for end in sampling.end_tokens:
+        banned_BV[:, end].masked_fill_(is_early_B, -torch.inf)
+    return banned_BV
 
 
 def keep_most_likely(logits_BV: Tensor, top_k: int, top_p: float) -> Tensor:
@@ -122,12 +160,12 @@ def invert_cdf(probabilities_BV: Tensor, uniforms_B: Tensor) -> Tensor:
     """
     num_tokens = probabilities_BV.shape[-1]
     if num_tokens <= _FEW_TOKENS:
-        return _descend(probabilities_BV, uniforms_B)[0]
+        return _find(probabilities_BV, uniforms_B)[0].squeeze(-1)
     chunks_B, uniforms_B = _descend(_chunk_sums(probabilities_BV), uniforms_B)
     tokens_BK = chunks_B[:, None] * _CHUNK + torch.arange(_CHUNK, device=chunks_B.device)
     inside_BK = probabilities_BV.gather(-1, tokens_BK.clamp(max=num_tokens - 1))
     inside_BK = inside_BK.masked_fill(tokens_BK >= num_tokens, 0)
-    return chunks_B * _CHUNK + _descend(inside_BK, uniforms_B)[0]
+    return chunks_B * _CHUNK + _find(inside_BK, uniforms_B)[0].squeeze(-1)
 
 
 def _chunk_sums(probabilities_BV: Tensor) -> Tensor:
@@ -139,12 +177,22 @@ def _chunk_sums(probabilities_BV: Tensor) -> Tensor:
     return torch.cat([sums_BC, probabilities_BV[:, num_whole:].sum(dim=-1, keepdim=True)], dim=-1)
 
 
-def _descend(masses_BN: Tensor, uniforms_B: Tensor) -> tuple[Tensor, Tensor]:
-    """Returns into which of the masses each uniform falls, and how far inside it: in (0, 1]."""
+def _find(masses_BN: Tensor, uniforms_B: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Returns into which of the masses each uniform falls.
+
+    Returns:
+        The mass, [B, 1], where the uniform lies in their sum, [B, 1], and their sums, [B, N].
+    """
     cumulative_BN = masses_BN.double().cumsum(dim=-1)
     targets_B1 = cumulative_BN[:, -1:] * uniforms_B[:, None]
     # Beyond the last only if not a number.
     found_B1 = torch.searchsorted(cumulative_BN, targets_B1).clamp_(max=masses_BN.shape[-1] - 1)
+    return found_B1, targets_B1, cumulative_BN
+
+
+def _descend(masses_BN: Tensor, uniforms_B: Tensor) -> tuple[Tensor, Tensor]:
+    """Returns into which of the masses each uniform falls, and how far inside it: in (0, 1]."""
+    found_B1, targets_B1, cumulative_BN = _find(masses_BN, uniforms_B)
     ends_B1 = cumulative_BN.gather(-1, found_B1)
     starts_B1 = cumulative_BN.gather(-1, (found_B1 - 1).clamp_(min=0)) * (found_B1 > 0)
     inside_B1 = (targets_B1 - starts_B1) / (ends_B1 - starts_B1)
