@@ -20,11 +20,22 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture(scope="session")
-def process_pool() -> Iterator[ProcessPool]:
-    """Four processes that form a world; `process_pool.run(function, **arguments)` uses them."""
+def resting_pool() -> Iterator[ProcessPool]:
+    """Has torch imported for `process_pool`, and no ranks yet."""
     pool = ProcessPool(4)
     yield pool
     pool.close()
+
+
+@pytest.fixture(scope="module")
+def process_pool(resting_pool: ProcessPool) -> Iterator[ProcessPool]:
+    """Four processes that form a world; `process_pool.run(function, **arguments)` uses them.
+
+    They end with the tests of a file: the threads of the groups that these made would look for
+    messages all through the tests of other files.
+    """
+    yield resting_pool
+    resting_pool.rest()
 
 
 @pytest.fixture(scope="session")

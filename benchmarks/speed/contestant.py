@@ -104,15 +104,20 @@ class Contestant:
                 stream.close()
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(_END_S)
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self._process.pid, signal.SIGKILL)  # and what it left behind
+        self._kill()  # and what it left behind
         self._process.wait(_END_S)
+
+    def _kill(self) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
 
     def _answer(self, deadline_s: float) -> dict[str, Any]:
         assert self._process.stdout is not None, "it is a pipe"
         with selectors.DefaultSelector() as selector:
             selector.register(self._process.stdout, selectors.EVENT_READ)
             is_there = bool(selector.select(deadline_s))
+        if not is_there:
+            self._kill()  # it had its time, and need not be waited for once more
         line = self._process.stdout.readline() if is_there else ""
         if line:
             return json.loads(line)

@@ -73,7 +73,7 @@ class PlacedRuns:
         config = tiny_config(
             self.folder, variant, changes={**sections, "cluster": cluster}, **changes
         )
-        return config, stage_plans(config)[0].ranked.best
+        return config, stage_plans(config, advised=False)[0].ranked.best
 
     def on_workers(
         self,

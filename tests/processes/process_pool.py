@@ -16,6 +16,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
@@ -30,7 +31,7 @@ class RemoteError(AssertionError):
 
 
 class ProcessPool:
-    """A world of `size` ranks; it starts when it is first used, and anew after a rank hangs."""
+    """A world of `size` ranks; it starts when it is used, anew after a rest or a hanging rank."""
 
     def __init__(self, size: int) -> None:
         self.size = size
@@ -63,14 +64,14 @@ class ProcessPool:
         ]
         if any(not answer for answer in answers):
             failures += self._stacks(answers)
-            self._end_ranks()
+            self.rest()
         if failures:
             raise RemoteError("\n".join([f"{function.__qualname__}({arguments})", *failures]))
         return [answer["result"] for answer in answers]
 
     def close(self) -> None:
         """Ends every process."""
-        self._end_ranks()
+        self.rest()
         if self._launcher is not None:
             assert self._launcher.stdin is not None
             self._launcher.stdin.close()
@@ -125,10 +126,12 @@ class ProcessPool:
         self._connections = sorted(arrived, key=lambda connection: told[connection]["rank"])
         self._pids = [told[connection]["pid"] for connection in self._connections]
 
-    def _end_ranks(self) -> None:
+    def rest(self) -> None:
+        """Ends the ranks; the next function finds new ones, forked from what has torch imported."""
         for connection, pid in zip(self._connections, self._pids, strict=True):
             connection.close()
-            os.kill(pid, signal.SIGKILL)
+            with suppress(ProcessLookupError):  # it died of what it was told to do
+                os.kill(pid, signal.SIGKILL)
         if self._folder is not None:
             self._folder.cleanup()
         self._connections, self._pids, self._folder = [], [], None
