@@ -49,10 +49,13 @@ def gains_of_another_node(
     for pool in () if choices.devices else request.cluster.pools:
         if larger := with_another_node(request.cluster, pool):
             found = arrangements(winner.strategy, request.spec, larger, choices)
-            best = None
-            if not isinstance(found, Refusal):
-                best = Search(replace(request, cluster=larger)).best_of(found)
+            if isinstance(found, Refusal):
+                continue
+            search = Search(replace(request, cluster=larger))
+            # A node that does not help can be left unused: only what is better is looked for.
+            best = search.best_of(found, limit=search.score(winner.best))
             if best is not None and best.best.plan.predicted is not None:
-                # A node that does not help can be left unused.
                 gains[pool] = max(1.0, predicted.iteration_s / best.best.plan.predicted.iteration_s)
+            elif search.summary["candidates"]:
+                gains[pool] = 1.0
     return gains

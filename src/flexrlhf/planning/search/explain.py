@@ -8,6 +8,7 @@ from typing import Final
 from flexrlhf.core.timeline import Share
 from flexrlhf.planning.placement.prediction import Prediction
 from flexrlhf.planning.search.more_memory import LargestBatch, MoreMemory
+from flexrlhf.planning.search.request import Objective
 from flexrlhf.planning.search.search import Found
 from flexrlhf.planning.search.sensitivity import TIE, Gains
 
@@ -23,57 +24,100 @@ _UNSEEN: Final = 0.005
 
 def why_won(
     found: Found,
-    gains: Gains,
     second: Found | None,
+    *,
+    gains: Gains,
     another_node: Mapping[str, float],
     memory: MoreMemory,
+    objective: Objective = "throughput",
 ) -> str:
     """Returns sentences on the winner.
 
     Args:
         found: the winner.
-        gains: what it would gain.
         second: the next, if there is one.
+        gains: what it would gain.
         another_node: by what factor a node more makes it faster, per pool of nodes.
         memory: what twice the memory would give.
+        objective: by which plans are ranked.
     """
     predicted = _predicted(found)
-    parts = [f"{found.arrangement.note.rstrip('.')}: {predicted.iteration_s:.3g} s an iteration"]
+    parts = [f"{found.arrangement.note.rstrip('.')}: {_taken(predicted, objective)}"]
+    parts[0] += f" ({_stages(predicted)})"
     if second is not None:
-        ratio = _predicted(second).iteration_s / predicted.iteration_s
-        lead = "level with" if ratio < 1 + TIE else f"{ratio:.2f} times as fast as"
-        parts.append(f"{lead} {second.strategy}, the next")
+        other = _predicted(second)
+        ratio = _measure(other, objective) / _measure(predicted, objective)
+        if ratio < 1 + TIE:
+            parts.append(f"level with {second.strategy}, the next")
+        elif objective == "cost":
+            parts.append(f"{second.strategy}, the next, costs {ratio:.2f} times as much")
+        else:
+            parts.append(f"{ratio:.2f} times as fast as {second.strategy}, the next")
+            parts.append(f"where {_longer(other, predicted)}")
     said = f"{_bound(gains, memory)}{_another(another_node)}{_batch(memory.largest)}"
     return f"{', '.join(parts)}. {said}"
 
 
-def why_lost(found: Found, winner: Found) -> str:
-    """Returns one sentence on a plan that fits and is slower: where its time goes."""
+def why_lost(found: Found, winner: Found, *, objective: Objective = "throughput") -> str:
+    """Returns one sentence on a plan that fits and is slower or dearer: where its time goes.
+
+    Args:
+        found: the plan.
+        winner: the best.
+        objective: by which plans are ranked.
+    """
     ours, best = _predicted(found), _predicted(winner)
-    ratio = ours.iteration_s / best.iteration_s
-    losses: dict[Share, float] = {
-        stage: ours.stage_s.get(stage, 0.0) - best.stage_s.get(stage, 0.0) for stage in _WORDS
-    }
-    worst = max(losses, key=lambda stage: losses[stage])
-    reason = (
-        f"{_WORDS[worst]} takes {ours.stage_s.get(worst, 0.0):.3g} s instead of "
-        f"{best.stage_s.get(worst, 0.0):.3g} s"
-    )
-    if losses[worst] < _UNSEEN * best.iteration_s:
-        reason = "no stage takes notably longer"
+    ratio = _measure(ours, objective) / _measure(best, objective)
     level = " (level)" if ratio < 1 + TIE else ""
     idle = ours.shares.get("bubble", 0.0)
     moved = ours.shares.get("communication", 0.0) + ours.shares.get("sync", 0.0)
     waits = f"devices wait {idle:.0%} of the time and move data {moved:.0%}"
+    devices = ""
+    if objective == "cost" and len(found.best.plan.devices) != len(winner.best.plan.devices):
+        devices = f"{len(found.best.plan.devices)} devices instead of "
+        devices += f"{len(winner.best.plan.devices)} are paid for; "
     return (
-        f"{ours.iteration_s:.3g} s an iteration, {ratio:.2f} times the best{level}: "
-        f"{reason}; {waits}."
+        f"{_taken(ours, objective)}, {ratio:.2f} times the best{level}: "
+        f"{devices}{_longer(ours, best)}; {waits}."
     )
 
 
 def why_unfit(found: Found) -> str:
     """Returns one sentence on a plan that does not fit."""
     return f"Out of memory: {found.best.fit.sentence()}."
+
+
+def _measure(predicted: Prediction, objective: Objective) -> float:
+    """What plans are ranked by; seconds where no price is known."""
+    cost = predicted.cost_per_1k_samples if objective == "cost" else None
+    return predicted.iteration_s if cost is None else cost
+
+
+def _taken(predicted: Prediction, objective: Objective) -> str:
+    cost = predicted.cost_per_1k_samples if objective == "cost" else None
+    paid = "" if cost is None else f"{cost:.3g} USD for 1,000 samples, "
+    return f"{paid}{predicted.iteration_s:.3g} s an iteration"
+
+
+def _stages(predicted: Prediction) -> str:
+    """What each stage takes; they may overlap, and so add up to more than an iteration."""
+    taken = ((words, predicted.stage_s.get(stage, 0.0)) for stage, words in _WORDS.items())
+    least_s = _UNSEEN * predicted.iteration_s
+    return ", ".join(f"{words} {seconds:.3g} s" for words, seconds in taken if seconds >= least_s)
+
+
+def _longer(ours: Prediction, best: Prediction) -> str:
+    """Which stage takes longer than in the best, by the most."""
+    losses: dict[Share, float] = {
+        stage: ours.stage_s.get(stage, 0.0) - best.stage_s.get(stage, 0.0) for stage in _WORDS
+    }
+    worst = max(losses, key=lambda stage: losses[stage])
+    if losses[worst] < _UNSEEN * best.iteration_s:
+        return "no stage takes notably longer"
+    return (
+        f"{_WORDS[worst]} takes {ours.stage_s.get(worst, 0.0):.3g} s instead of "
+        f"{best.stage_s.get(worst, 0.0):.3g} s"
+    )
 
 
 def _bound(gains: Gains, memory: MoreMemory) -> str:

@@ -133,6 +133,17 @@ class Field:
         """How many plans there are, those that the bounds rule out unseen among them."""
         return prod(map(len, self._options.values()))
 
+    @property
+    def has_room(self) -> bool:
+        """Whether every combination fits with the largest passes, so that memory rules out none."""
+        for devices in self._shared:
+            held = [self._options[role] for role in devices.roles]
+            resting = sum(max((o.resting_bytes for o in options), default=0.0) for options in held)
+            added = (o.most_bytes - o.resting_bytes for options in held for o in options)
+            if resting + max(added, default=0.0) > devices.limit_bytes:
+                return False
+        return True
+
     def combinations(self) -> Combinations:
         """Returns all combinations, best bound first."""
         return Combinations(self._options, self._shared, self.bound)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 
 from flexrlhf.core.names import StrategyName
 from flexrlhf.planning.placement.arrangement import Arrangement
@@ -53,6 +54,10 @@ def more_memory(
         winner: the best plan.
     """
     larger = replace(request, cluster=with_more_memory(request.cluster))
+    largest = _largest(request, larger, winner.wanted)
+    candidates = list(candidates)
+    if search.has_room(chain.from_iterable(candidates)):
+        return MoreMemory(1.0, None, largest)
     search = search.with_memory_of(larger)
     score = search.score(winner.best)
     best: Found | None = None
@@ -61,7 +66,6 @@ def more_memory(
         found = search.best_of(arrangements, limit=limit)
         if found is not None and search.score(found.best) < limit:
             best, limit = found, search.score(found.best)
-    largest = _largest(request, larger, winner.wanted)
     if best is None:
         return MoreMemory(1.0, None, largest)
     return MoreMemory(score / limit, best.strategy, largest)

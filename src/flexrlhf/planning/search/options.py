@@ -38,6 +38,11 @@ class Option:
         """The same and what the smallest pass of the hungriest stage adds."""
         return self.work.least_bytes if self.work else 0.0
 
+    @property
+    def most_bytes(self) -> float:
+        """The same and what the largest passes that make sense add."""
+        return self.work.most_bytes if self.work else 0.0
+
     def times(self, available_bytes: float) -> Times:
         """Returns the seconds per stage with so many bytes beside what rests there."""
         return self.work.times(available_bytes) if self.work else {}

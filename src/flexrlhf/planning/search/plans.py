@@ -130,7 +130,7 @@ def ranked_plans(
         )
         bounds[0] = replace(bounds[0], memory=max(bounds[0].memory, memory.gain))
     plans = [
-        *_ranked(fitting, bounds, _chosen_by(choices), more, memory),
+        *_ranked(request, choices, fitting, bounds, (more, memory)),
         *(_late(request, f) for f in late),
         *(replace(f.best.plan, why=why_unfit(f)) for f in found if not f.best.plan.predicted),
         *(Plan(rank=None, strategy=r.strategy, feasible=False, why=r.why) for r in refused),
@@ -175,22 +175,30 @@ def _chosen_by(choices: Choices) -> ChosenBy:
 
 
 def _ranked(
+    request: PlanRequest,
+    choices: Choices,
     fitting: list[Found],
     bounds: list[Gains],
-    chosen_by: ChosenBy,
-    another_node: Mapping[str, float],
-    memory: MoreMemory | None,
+    more: tuple[Mapping[str, float], MoreMemory | None],
 ) -> Iterator[Plan]:
+    another_node, memory = more
     for place, (found, gains) in enumerate(zip(fitting, bounds, strict=True)):
         if place == 0 and memory is not None:
             second = fitting[1] if len(fitting) > 1 else None
-            why = why_won(found, gains, second, another_node, memory)
+            why = why_won(
+                found,
+                second,
+                gains=gains,
+                another_node=another_node,
+                memory=memory,
+                objective=request.objective,
+            )
         else:
-            why = why_lost(found, fitting[0])
+            why = why_lost(found, fitting[0], objective=request.objective)
         yield replace(
             found.best.plan,
             rank=place + 1,
-            chosen_by=chosen_by if place == 0 else None,
+            chosen_by=_chosen_by(choices) if place == 0 else None,
             bound_by=gains.bound_by,
             why=why,
         )

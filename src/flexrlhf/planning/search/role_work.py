@@ -57,6 +57,14 @@ class RoleWork:
         """What rests, and what one sample adds in the stage where it adds most."""
         return self.resting_bytes + max(self.bytes(stage, 1) for stage in MEMORY_STAGES)
 
+    @property
+    def most_bytes(self) -> float:
+        """What rests, and what the largest passes that make sense add where they add most."""
+        size = best_pass(self._request, self._placed, lambda _, most: most)
+        sizes = size, max(1, self._most_at_once)
+        added = (self.bytes(stage, sizes[stage == "generate"]) for stage in MEMORY_STAGES)
+        return self.resting_bytes + max(added)
+
     def times(self, available_bytes: float) -> Times:
         """Returns the seconds per stage with so many bytes beside what rests.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 import math
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import count, product
 from typing import Final
@@ -75,6 +75,13 @@ class Search:
         other = Search(request)
         other._known = Known(self._known.options)
         return other
+
+    def has_room(self, arrangements: Iterable[Arrangement]) -> bool:
+        """Returns whether memory rules out no plan and shortens no pass: more of it gives nothing.
+
+        A rollout in parts needs no more of it than one that is undivided.
+        """
+        return all(self._field(arrangement, Cuts()).has_room for arrangement in arrangements)
 
     @property
     def summary(self) -> SearchSummary:

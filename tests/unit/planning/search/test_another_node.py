@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from flexrlhf.core.algorithm_specs import algorithm_spec
@@ -43,6 +45,17 @@ def test_its_gain_is_what_the_search_finds_on_the_larger_cluster():
     assert ranked.another_node["all"] == pytest.approx(gain)
     assert 1.2 < gain <= 1.5
     assert f"One more node would give x{gain:.2f}." in ranked.best.why
+
+
+def test_a_node_that_helps_nothing_is_said_to():
+    """Twelve devices divide no batch of eight, so the fastest plan leaves four unused."""
+    request = request_on(a100(2))
+    request = replace(request, workload=Workload(8, Lengths.fixed(128), Lengths.fixed(128)))
+    choices = Choices(strategy="colocated")
+    ranked = ranked_plans(request, choices)
+    larger = ranked_plans(replace(request, cluster=a100(3)), choices).best
+    gain = ranked.best.predicted.iteration_s / larger.predicted.iteration_s
+    assert ranked.another_node["all"] == pytest.approx(max(1.0, gain))
 
 
 def test_a_list_of_devices_has_no_use_for_a_node_more():

@@ -13,10 +13,12 @@ from flexrlhf.planning.costs.lengths import Lengths
 from flexrlhf.planning.costs.memory import Engine
 from flexrlhf.planning.costs.shape_catalogue import shape_named
 from flexrlhf.planning.costs.workload import Workload
+from flexrlhf.planning.placement.arranging import arrangements
 from flexrlhf.planning.placement.choices import Choices
 from flexrlhf.planning.search.evaluation import evaluate
 from flexrlhf.planning.search.plans import ranked_plans
 from flexrlhf.planning.search.request import PlanRequest
+from flexrlhf.planning.search.search import Search
 
 SPEC = algorithm_spec("ppo")
 
@@ -63,6 +65,24 @@ def test_where_no_other_plan_wins_memory_gives_nothing():
     assert (ranked.memory.gain, ranked.memory.strategy) == (1.0, None)
     assert ranked.best.bound_by == "compute"
     assert "planned anew" not in ranked.best.why
+
+
+def test_with_room_for_everything_no_other_plan_is_looked_for(monkeypatch):
+    """The answer of the whole search stays, and none is begun."""
+    request = request_for("smollm2-135m", "A100-80G")
+    request = replace(request, workload=replace(request.workload, num_samples=32))
+    best = ranked_plans(doubled(request)).best
+    monkeypatch.setattr(Search, "with_memory_of", None)
+    ranked = ranked_plans(request)
+    assert (ranked.memory.gain, ranked.memory.strategy) == (1.0, None)
+    assert ranked.best.predicted.iteration_s == best.predicted.iteration_s
+
+
+def test_a_cache_that_fits_in_parts_only_leaves_no_room():
+    request = request_for("llama-7b", "A100-40G")
+    candidates = arrangements("colocated", SPEC, request.cluster)
+    assert not Search(request).has_room(candidates)
+    assert Search(request_for("smollm2-135m", "A100-80G")).has_room(candidates)
 
 
 def test_a_batch_in_one_pass_is_bound_by_memory():

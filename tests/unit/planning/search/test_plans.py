@@ -50,6 +50,33 @@ def test_plans_come_best_first_and_say_why():
     assert ranked.search["simulated"] < ranked.search["candidates"]
 
 
+def test_the_winner_says_what_its_stages_take_and_where_the_next_loses():
+    ranked = ranked_plans(request_for(), Choices(strategy="auto"))
+    best, *others = (plan.predicted for plan in ranked.plans if plan.feasible)
+    for words, stage in (("generation", "generate"), ("scoring", "score"), ("training", "train")):
+        assert f"{words} {best.stage_s[stage]:.3g} s" in ranked.best.why
+    losses = {stage: others[-1].stage_s[stage] - best.stage_s[stage] for stage in best.stage_s}
+    worst = max(losses, key=losses.get)
+    assert losses[worst] > 0.1 * best.iteration_s
+    last = ranked.plans[len(others)].why
+    assert f"{others[-1].stage_s[worst]:.3g} s instead of {best.stage_s[worst]:.3g} s" in last
+
+
+def test_where_cost_ranks_the_sentences_compare_costs():
+    """On twice as many devices of which half lie idle, the faster plan is the dearer one."""
+    request = replace(request_for(nodes=2), objective="cost")
+    ranked = ranked_plans(request, Choices(strategy="auto"))
+    fitting = [plan for plan in ranked.plans if plan.feasible]
+    costs = [plan.predicted.cost_per_1k_samples for plan in fitting]
+    assert costs == sorted(costs)
+    assert f"{costs[0]:.3g} USD for 1,000 samples" in fitting[0].why
+    for plan, cost in zip(fitting[1:], costs[1:], strict=True):
+        level = " (level)" if cost / costs[0] < 1.03 else ""
+        assert f"{cost / costs[0]:.2f} times the best{level}:" in plan.why
+        if len(plan.devices) != len(fitting[0].devices):
+            assert f"{len(plan.devices)} devices instead of {len(fitting[0].devices)}" in plan.why
+
+
 def test_shares_of_a_plan_add_up():
     for plan in ranked_plans(request_for(), Choices(strategy="colocated")).plans:
         assert sum(plan.predicted.shares.values()) == pytest.approx(1.0, abs=0.01)
