@@ -75,6 +75,7 @@ class DegreeRules:
             zero_stage=zero,
             offload=self._offloads(role, devices),
             micro_batch_samples=self._micro_batch(data, pipeline),
+            expert_parallel=self._experts(role, len(devices) // pipeline),
         )
 
     def _usual_stage(self, held: Mapping[Role, tuple[int, ...]]) -> int:
@@ -109,6 +110,14 @@ class DegreeRules:
         self.facts.taken.note(f"offload=yes (the {role}'s optimiser does not fit)")
         return True
 
+    def _experts(self, role: Role, stage_devices: int) -> int | None:
+        """Devices that divide the experts, as stated; None for a model that has none."""
+        model, stated = self.facts.models.get(role), self.facts.case.number("ep_train")
+        if stated is None or model is None or not model.shape.experts:
+            return None
+        parts = gcd(int(stated), stage_devices)
+        return parts if parts > 1 else None
+
     def _model_degrees(self, num_devices: int) -> tuple[int, int]:
         case = self.facts.case
         tensor, pipeline = case.number("tp_train"), case.number("pp_train")
@@ -122,12 +131,17 @@ class DegreeRules:
         return tensor, pipeline
 
     def _micro_batch(self, data: int, pipeline: int) -> int | None:
-        """As many samples as the system's tokens of a pass hold, fewer where a pipeline asks."""
+        """As many samples as the system's tokens of a pass hold, fewer where a pipeline asks.
+
+        Of each replica, or of the replicas that share a sequence.
+        """
         if self.facts.fills_memory:
             return None
         workload = self.facts.workload
-        held = int(self.facts.system.micro_batch_tokens // max(1.0, workload.mean_tokens))
-        share = workload.num_samples / workload.mini_batches / data
+        split = workload.sequence_split
+        tokens = self.facts.system.micro_batch_tokens * split
+        held = int(tokens // max(1.0, workload.mean_tokens))
+        share = workload.num_samples / workload.mini_batches / max(1.0, data / split)
         if pipeline > 1:
             share /= _PASSES_PER_STAGE * pipeline
         return max(1, min(held, int(share)))

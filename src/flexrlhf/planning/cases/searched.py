@@ -80,7 +80,7 @@ class LayoutSearch:
         model, total = self.models[role], len(placed.devices)
         for tensor, pipeline in self._degrees(total):
             data = total // tensor // pipeline
-            samples = self.workload.num_samples / self.workload.mini_batches / data
+            samples = self._share(data) / self.workload.mini_batches
             if samples < 1:
                 continue
             size = placed.micro_batch_samples or 1
@@ -96,6 +96,10 @@ class LayoutSearch:
             )
             yield self._choice(model, candidate)
 
+    def _share(self, replicas: int) -> float:
+        """Samples of each replica, or of the replicas that share a sequence."""
+        return self.workload.num_samples / max(1.0, replicas / self.workload.sequence_split)
+
     def _degrees(self, total: int) -> Iterator[tuple[int, int]]:
         node = min(8, max(len(node.devices) for node in self.cluster.nodes))
         for tensor in (1, 2, 4, 8):
@@ -107,8 +111,8 @@ class LayoutSearch:
         layout, workload = layout_of(placed), self.workload
         passes = self._passes(model, placed, layout)
         size = placed.micro_batch_samples or 1
-        tokens = size * workload.longest_tokens
-        samples = workload.num_samples / layout.data
+        tokens = size * workload.longest_tokens / workload.sequence_split
+        samples = self._share(layout.data)
 
         def count(of: float) -> float:
             return float(max(1, -(-of // size)))

@@ -3,6 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
+
+OPTIMIZER: Final = 1
+GRADIENTS: Final = 2
+WEIGHTS: Final = 3
+"""The ZeRO stages that shard them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,6 +24,9 @@ class Layout:
     """Replicas over which ZeRO shards: `data`, or fewer where it stays inside a node."""
     offload: bool = False
     """Optimiser state rests in host memory."""
+    expert: int = 1
+    """Devices of a pipeline stage that divide the routed experts of each layer among them, each
+    expert whole; 1: experts are split and sharded as all else is."""
 
     @property
     def num_devices(self) -> int:
@@ -26,15 +35,28 @@ class Layout:
 
     @property
     def weight_parts(self) -> int:
-        """Parts into which the weights at rest are cut."""
-        return self.tensor * self.pipeline * (self.shard if self.zero_stage >= 3 else 1)
-
-    @property
-    def gradient_parts(self) -> int:
-        """Parts into which the gradients are cut."""
-        return self.tensor * self.pipeline * (self.shard if self.zero_stage >= 2 else 1)
+        """Parts into which the weights at rest are cut, routed experts apart."""
+        return self._parts(WEIGHTS)
 
     @property
     def optimizer_parts(self) -> int:
-        """Parts into which the optimiser state is cut."""
-        return self.tensor * self.pipeline * (self.shard if self.zero_stage >= 1 else 1)
+        """Parts into which the optimiser state is cut, that of routed experts with it."""
+        return self._parts(OPTIMIZER)
+
+    def held(self, amount: float, routed_share: float, *, least_stage: int) -> float:
+        """Returns what one device holds of weights, gradients or optimiser state.
+
+        Args:
+            amount: of a whole model.
+            routed_share: the part of it that belongs to routed experts.
+            least_stage: the ZeRO stage that shards it.
+        """
+        if self.expert == 1:
+            return amount / self._parts(least_stage)
+        experts = self.expert * self.pipeline
+        if self.zero_stage >= least_stage:
+            experts *= max(1, self.tensor * self.shard // self.expert)
+        return amount * ((1 - routed_share) / self._parts(least_stage) + routed_share / experts)
+
+    def _parts(self, least_stage: int) -> int:
+        return self.tensor * self.pipeline * (self.shard if self.zero_stage >= least_stage else 1)

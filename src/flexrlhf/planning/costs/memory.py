@@ -14,7 +14,7 @@ from typing import Final
 from flexrlhf.core.names import GenerationMode
 from flexrlhf.planning.costs.calibration import DEFAULT, Calibration
 from flexrlhf.planning.costs.held_model import DTYPE_BYTES, HeldModel
-from flexrlhf.planning.costs.layout import Layout
+from flexrlhf.planning.costs.layout import GRADIENTS, OPTIMIZER, WEIGHTS, Layout
 from flexrlhf.planning.costs.shape import ModelShape
 
 Bytes = dict[str, float]
@@ -72,9 +72,10 @@ class Engine:
 
 def resting_bytes(model: HeldModel, layout: Layout) -> Bytes:
     """Returns what lies on a device throughout the run: weights, and optimiser state if trained."""
-    found = {"weights": model.weight_bytes / layout.weight_parts}
+    routed = model.shape.routed_share
+    found = {"weights": layout.held(model.weight_bytes, routed, least_stage=WEIGHTS)}
     if model.is_trained and not layout.offload:
-        found["optimizer"] = model.optimizer_bytes / layout.optimizer_parts
+        found["optimizer"] = layout.held(model.optimizer_bytes, routed, least_stage=OPTIMIZER)
     return found
 
 
@@ -160,7 +161,7 @@ def train_bytes(
     else:
         activations = in_flight * layers * whole_layer
     found = {
-        "gradients": model.gradient_bytes / layout.gradient_parts,
+        "gradients": layout.held(model.gradient_bytes, shape.routed_share, least_stage=GRADIENTS),
         "activations": activations * (1 + calibration.activation_overhead),
         "activation gradients": _LIVE_GRADIENTS * whole_layer,
     }

@@ -82,6 +82,11 @@ class ModelShape:
         return tables + blocks + routed + self.extra_params
 
     @cached_property
+    def routed_share(self) -> float:
+        """Part of the parameters that are routed experts', of which a token meets a few."""
+        return self.expert_layers * self.experts * self._expert_params / self.num_params
+
+    @cached_property
     def num_active_params(self) -> int:
         """Parameters without the experts that a token does not meet."""
         idle = self.experts - self.experts_per_token

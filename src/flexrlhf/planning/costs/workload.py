@@ -23,7 +23,8 @@ class Workload:
     logit_tokens: float = 1024.0
     """Positions whose logits over the vocabulary are alive at once, with a chunked loss."""
     sequence_split: int = 1
-    """Replicas that share each sequence in training and scoring: context parallelism."""
+    """Replicas that share each sequence in training and scoring: context parallelism. A pass is
+    then of as many samples for all of them together."""
     generated: float = 1.0
     """Answers generated and rewarded for each that is trained on."""
     speedup: float = 1.0

@@ -117,7 +117,8 @@ class DeviceMemory:
         Args:
             placed: the role.
             stage: generate, score, train or sync.
-            samples: per replica and pass; what the placement says unless given.
+            samples: per replica and pass, or per replicas that share a sequence; what the placement
+                says unless given.
         """
         if stage == "generate" and placed.engine is not None:
             return self._generating(placed, samples)
@@ -125,7 +126,8 @@ class DeviceMemory:
             copy = self._generating(placed, 0.0).get("engine weights", 0.0)
             buckets = min(2 * _SYNC_BUCKET, placed.model.weight_bytes)
             return {"engine weights": copy, "buckets": buckets}
-        tokens = (samples or placed.micro_batch_samples) * self._workload.longest_tokens
+        samples = samples or placed.micro_batch_samples
+        tokens = samples * self._workload.longest_tokens / self._workload.sequence_split
         model, layout, alive = placed.model, placed.layout, self._workload.logit_tokens
         if stage == "score" and placed.scores:
             return score_bytes(model, layout, tokens=tokens, logit_tokens=alive)

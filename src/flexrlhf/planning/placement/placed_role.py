@@ -26,7 +26,7 @@ class PlacedRole:
     is_apart: bool = False
     """Whether no other role shares a device with it."""
     micro_batch_samples: int = 1
-    """Samples of a forward and backward pass on each replica."""
+    """Samples of a forward and backward pass on each replica, or on those that share a sequence."""
 
     @property
     def engine_replicas(self) -> int:
@@ -60,6 +60,7 @@ def layout_of(placement: RolePlacement) -> Layout:
         zero_stage=placement.zero_stage,
         shard=max(1, shards // placement.tensor_parallel),
         offload=placement.offload,
+        expert=placement.expert_parallel or 1,
     )
 
 

@@ -51,6 +51,10 @@ class RolePlacement:
     generation_tensor_parallel: int | None = None
     """Devices over which a copy is split while it generates; None: `tensor_parallel`."""
 
+    expert_parallel: int | None = None
+    """Devices of a pipeline stage that divide the routed experts of each layer among them; None:
+    experts are split and sharded as all else is."""
+
     def __post_init__(self) -> None:
         degrees = (self.tensor_parallel, self.pipeline_parallel, self.data_parallel)
         width = self.tensor_parallel * self.pipeline_parallel * self.data_parallel
@@ -73,6 +77,7 @@ class RolePlacement:
             )
         self._check_part("shard_devices", self.tensor_parallel)
         self._check_part("generation_tensor_parallel", 1)
+        self._check_part("expert_parallel", 1)
 
     def _check_part(self, name: str, least: int) -> None:
         """Checks an optional number of devices that the role is cut into."""

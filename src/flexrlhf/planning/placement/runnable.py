@@ -22,6 +22,8 @@ MOST_STAGED_ZERO: Final = 1
 
 def obstacle(placement: RolePlacement) -> str | None:
     """Returns why workers cannot hold a role so, in a sentence; None if they can."""
+    if (placement.expert_parallel or 1) > 1:
+        return f"Workers do not divide experts: expert_parallel = {placement.expert_parallel}."
     if placement.pipeline_parallel == 1:
         return None
     if placement.zero_stage > MOST_STAGED_ZERO:

@@ -63,4 +63,5 @@ def most_at_once(request: PlanRequest, placed: PlacedRole, parts: int) -> int:
 
 def _samples_per_step(request: PlanRequest, placed: PlacedRole) -> int:
     per_step = request.workload.num_samples / request.workload.mini_batches
-    return min(_MOST_SAMPLES, max(1, int(per_step // placed.layout.data)))
+    owners = max(1.0, placed.layout.data / request.workload.sequence_split)
+    return min(_MOST_SAMPLES, max(1, int(per_step // owners)))

@@ -192,8 +192,8 @@ class RoleSeconds:
         return slowest_device(self._cluster, placed.devices, placed.model.compute_dtype)
 
     def _num_passes(self, samples: float, micro_batch: int) -> float:
-        per_replica = samples / self._placed.layout.data
-        return float(max(1, -(-per_replica // micro_batch)))
+        owners = max(1.0, self._placed.layout.data / self._workload.sequence_split)
+        return float(max(1, -(-samples / owners // micro_batch)))
 
     def _gather_s(self) -> float:
         """Weights brought into the engine's layout before a round of generation."""

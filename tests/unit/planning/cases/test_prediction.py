@@ -155,3 +155,26 @@ def test_mixed_devices_train_on_the_faster_ones(row):
 )
 def test_extremes_are_answered_at_once(row, extreme):
     assert answer(row(**extreme)).value > 0
+
+
+def test_a_shared_sequence_takes_less_of_each_device(row):
+    """Of 32 k tokens without recomputation each of eight devices holds an eighth, so that the cache
+    is what takes most."""
+    stated = {
+        "system": "verl",
+        "response_tokens_mean": "32640",
+        "response_tokens_max": "32640",
+        "recompute": "no",
+        "metric": "peak_memory",
+    }
+    whole = answer(row(**stated, cp_train="1")).value
+    shared = answer(row(**stated, cp_train="8")).value
+    assert whole > 1.5 * shared
+
+
+def test_divided_experts_take_less_of_each_device(row):
+    stated = {"system": "NeMo-RL", "n_gpus": "64", "metric": "peak_memory", "tp_train": "2"}
+    models = dict.fromkeys(("actor_model", "reference_model"), "mixtral-8x7b")
+    whole = answer(row(**stated, **models, algorithm="grpo")).value
+    divided = answer(row(**stated, **models, algorithm="grpo", ep_train="8")).value
+    assert whole > 2 * divided

@@ -148,3 +148,20 @@ def test_processes_hold_what_was_measured_of_one():
     assert here["activations"] == pytest.approx(1.25 * by_class["activations"])
     assert here["logits"] == pytest.approx(4 * 9 / 10 * by_class["logits"])
     assert here["gradients"] == by_class["gradients"]
+
+
+def test_divided_experts_lie_on_fewer_devices_than_all_else():
+    """Mixtral 8x7B: 45.1 of its 46.7 billion parameters are eight experts in 32 layers."""
+    shape = shape_named("mixtral-8x7b")
+    routed = 32 * 8 * 3 * 4096 * 14336
+    other = shape.num_params - routed
+    model = HeldModel(shape, is_trained=True)
+    assert shape.routed_share == pytest.approx(routed / shape.num_params)
+    layout = Layout(tensor=2, data=8, shard=8, zero_stage=1, expert=8)
+    found = resting_bytes(model, layout)
+    assert found["weights"] == pytest.approx(2 * (other / 2 + routed / 8))
+    assert found["optimizer"] == pytest.approx(12 * (other / 16 + routed / 16))
+    gradients = train_bytes(model, layout, tokens=1, logit_tokens=1)["gradients"]
+    assert gradients == pytest.approx(found["weights"])
+    undivided = resting_bytes(model, replace(layout, expert=1))
+    assert undivided["weights"] == pytest.approx(2 * shape.num_params / 2)
