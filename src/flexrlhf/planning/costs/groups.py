@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import statistics
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import pairwise
 
@@ -70,6 +71,23 @@ def slowest_device(cluster: Cluster, devices: tuple[int, ...], dtype: str) -> De
     """Returns the type among the devices that computes slowest; the others wait for it."""
     types = (node.device for node in cluster.nodes_of(devices))
     return min(types, key=lambda kind: kind.peak_flops(dtype))
+
+
+@lru_cache(maxsize=1024)
+def mean_device(cluster: Cluster, devices: tuple[int, ...], dtype: str) -> DeviceType:
+    """Returns a type as fast as the devices are on average.
+
+    Work that is divided by their speeds takes them as long as equal parts take so many of it.
+    """
+    slowest = slowest_device(cluster, devices, dtype)
+    types = [cluster.device_type(device) for device in devices]
+    if all(kind == slowest for kind in types):
+        return slowest
+    return replace(
+        slowest,
+        flops={dtype: statistics.fmean(kind.peak_flops(dtype) for kind in types)},
+        memory_bandwidth=statistics.fmean(kind.memory_bandwidth for kind in types),
+    )
 
 
 @lru_cache(maxsize=4096)

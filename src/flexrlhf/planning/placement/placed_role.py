@@ -25,6 +25,8 @@ class PlacedRole:
     """Whether it looks at given tokens; a trained role whose shadow does so does not."""
     is_apart: bool = False
     """Whether no other role shares a device with it."""
+    is_shared_by_speed: bool = False
+    """Whether faster replicas get more of the work; else all wait for the slowest."""
     micro_batch_samples: int = 1
     """Samples of a forward and backward pass on each replica, or on those that share a sequence."""
 

@@ -205,6 +205,7 @@ def placed_role(
         engine_of(placement, request.engine) if generates else None,
         scores=SHADOWS.get(role) not in devices,
         is_apart=is_apart(devices, role),
+        is_shared_by_speed=request.shares_by_speed and placement.pipeline_parallel == 1,
         micro_batch_samples=placement.micro_batch_samples or 0,
     )
 

@@ -69,6 +69,7 @@ def request_from(
         sync_every=None if (every := config.weights.sync_every) == "auto" else every,
         max_staleness=config.weights.max_staleness,
         memory_fill=placement.memory_fill,
+        shares_by_speed=placement.balance == "speed",
         objective=placement.objective,
         max_p99_iteration_s=placement.max_p99_iteration_s,
         runnable=runnable,

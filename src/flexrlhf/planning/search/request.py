@@ -38,6 +38,8 @@ class PlanRequest:
     max_staleness: int = 0
     memory_fill: float = 0.95
     """Share of a device's memory that may be used. Source: FlexRLHF fills to 95 %."""
+    shares_by_speed: bool = False
+    """Replicas get work by their speeds, not as many tokens each: `placement.balance`."""
     objective: Objective = "throughput"
     max_p99_iteration_s: float | None = None
     runnable: bool = False

@@ -14,6 +14,7 @@ from flexrlhf.planning.costs.decoding import Decoder
 from flexrlhf.planning.costs.groups import (
     CommunicationGroup,
     data_group,
+    mean_device,
     pipeline_link,
     replica_group,
     shard_group,
@@ -154,7 +155,7 @@ class RoleSeconds:
         return Passes(
             self._placed.model,
             layout,
-            self._slowest,
+            self._device,
             self._calibration,
             tensor_group(cluster, devices, layout),
             shard_group(cluster, devices, layout),
@@ -169,7 +170,7 @@ class RoleSeconds:
         return Decoder(
             placed.model,
             placed.engine,
-            self._slowest,
+            self._device,
             self._calibration,
             tensor_group(self._cluster, placed.devices, split),
             self._shards(),
@@ -187,9 +188,11 @@ class RoleSeconds:
         return per_step / self._shape.micro_batches_per_mini_batch
 
     @cached_property
-    def _slowest(self) -> DeviceType:
+    def _device(self) -> DeviceType:
+        """By which all others are reckoned: the slowest, which they wait for, or their mean."""
         placed = self._placed
-        return slowest_device(self._cluster, placed.devices, placed.model.compute_dtype)
+        counted = mean_device if placed.is_shared_by_speed else slowest_device
+        return counted(self._cluster, placed.devices, placed.model.compute_dtype)
 
     def _num_passes(self, samples: float, micro_batch: int) -> float:
         owners = max(1.0, self._placed.layout.data / self._workload.sequence_split)

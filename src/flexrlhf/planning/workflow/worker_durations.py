@@ -80,6 +80,7 @@ class WorkerDurations:
             p.role: replace(self._of(p), wires=Wires()) for p in roles
         }
         """The same as if one machine had all of them."""
+        self._by_speed = {p.role for p in roles if p.is_shared_by_speed}
         self._times: dict[_Key, TaskTime] = {}
         self.links: Mapping[str, float] = dict[str, float]()
         if machines is not None:
@@ -91,7 +92,8 @@ class WorkerDurations:
         if key not in self._times:
             devices = self._groups[task.group].devices
             work_s = self._work_s(task, self._here)
-            computed_s = work_s * self._slowdown(devices)
+            is_shared = task.role in self._by_speed and task.operation != "optimizer_step"
+            computed_s = work_s * self._slowdown(devices, is_shared_by_speed=is_shared)
             handed_s = self._costs.task_s(len(devices)) + self._asked_s(task)
             handed_s += self._work_s(task, self._seconds) - work_s
             self._times[key] = TaskTime(computed_s, handed_s, self._peak_bytes(task))
@@ -147,14 +149,23 @@ class WorkerDurations:
         tensor = 1 if placed.engine is None else placed.engine.tensor
         return wires_of(self._machines, placed.devices, placed.layout, tensor)
 
-    def _slowdown(self, devices: Sequence[int]) -> float:
-        """Returns how many times as long work takes as in the process that was measured."""
+    def _slowdown(self, devices: Sequence[int], *, is_shared_by_speed: bool = False) -> float:
+        """Returns how many times as long work takes as in the process that was measured.
+
+        Args:
+            devices: that share it.
+            is_shared_by_speed: whether the faster get more of it; else the slowest counts.
+        """
         if self._machines is None:
             return self._costs.slowdown(len(devices))
-        return max(
-            self._costs.slowdown(len(node.devices)) / self._costs.speed(node.device)
+        times = {
+            device: self._costs.slowdown(len(node.devices)) / self._costs.speed(node.device)
             for node in self._machines.nodes_of(devices)
-        )
+            for device in set(devices).intersection(node.devices)
+        }
+        if is_shared_by_speed:
+            return len(times) / sum(1 / time for time in times.values())
+        return max(times.values())
 
     def _work_s(self, task: Task, of_roles: Mapping[Role, WorkerSeconds]) -> float:
         """Seconds of computing and of the role's own collectives."""

@@ -9,6 +9,7 @@ import pytest
 from flexrlhf.core.algorithm_specs import algorithm_spec
 from flexrlhf.core.errors import ConfigError
 from flexrlhf.planning.cluster.cluster import Cluster
+from flexrlhf.planning.cluster.link_catalogue import link_type
 from flexrlhf.planning.costs.held_model import HeldModel
 from flexrlhf.planning.costs.layout import Layout
 from flexrlhf.planning.costs.profiled.batches import PassLimit, SequenceLength
@@ -281,3 +282,45 @@ def weights_transfer_s(request_s: float) -> float:
 def test_replicas_ask_each_other_for_parts_of_new_weights() -> None:
     more_s = weights_transfer_s(0.01) - weights_transfer_s(0.0)
     assert more_s == pytest.approx(3 * 2 * 0.01 * WORKERS.slowdown(6))
+
+
+def scoring_s(speeds: tuple[float, float], *, is_shared_by_speed: bool) -> float:
+    """Computing of one scoring task on two machines of such speeds, a process each."""
+    core = Cluster.uniform("cpu-core", nodes=1, devices_per_node=1).nodes[0]
+    nodes = tuple(
+        replace(
+            core,
+            index=place,
+            devices=(place,),
+            device=replace(core.device, flops={"float32": speed * ONE.most_flops}),
+        )
+        for place, speed in enumerate(speeds)
+    )
+    spec = algorithm_spec("grpo", has_reward_model=False)
+    both = RolePlacement((0, 1), data_parallel=2)
+    places = {"actor": both, "reference": both, "reward": both}
+    plan = Plan(1, "colocated", feasible=True, why="", placement=places)
+    graph = iteration_graph(spec, plan, IterationShape(num_samples=4), 0)
+    layout = Layout(1, 1, 2, 0, shard=2)
+    durations = WorkerDurations(
+        spec,
+        [
+            PlacedRole(role, MODEL, (0, 1), layout, is_shared_by_speed=is_shared_by_speed)
+            for role in ("actor", "reference")
+        ],
+        graph=graph,
+        shape=IterationShape(num_samples=4),
+        work=WORK,
+        costs=WORKERS,
+        peak_bytes=lambda _: 0,
+        machines=Cluster(nodes, {frozenset({"all"}): link_type("Ethernet-10G")}),
+    )
+    (task,) = [t for t in graph.tasks if t.role == "reference"]
+    return durations.task_time(task).compute_s
+
+
+def test_machines_share_work_by_their_speeds_or_wait_for_the_slowest() -> None:
+    alike_s = scoring_s((1.0, 1.0), is_shared_by_speed=False)
+    assert scoring_s((1.0, 0.5), is_shared_by_speed=False) == pytest.approx(2 * alike_s)
+    assert scoring_s((1.0, 0.5), is_shared_by_speed=True) == pytest.approx(alike_s / 0.75)
+    assert scoring_s((1.0, 1.0), is_shared_by_speed=True) == pytest.approx(alike_s)
