@@ -34,7 +34,8 @@ _SOURCE_WHY: Final = {
     " parts wait for each other.",
     "openrlhf-readme": "DeepSpeed-Chat's lengths, critic and batch are not stated, and its"
     " offloaded run is several times slower than its parts.",
-    "nemo-rl": "exchange between experts and many small passes through pipelines are not modelled.",
+    "nemo-rl": "nine tenths of an iteration are generation, and its mean lengths are not stated; in"
+    " print 128 GB200 take longer than 64 for one batch (nemo-rl-019 and 017).",
     "verl-async": "mean lengths are not stated and drift during training; two runs of one setting"
     " differ by 20 %.",
     "verl-sync": "few transfers decide the two constants of a sync: leaving some out moves them.",

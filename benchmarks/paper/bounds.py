@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -14,6 +14,8 @@ from flexrlhf.planning.cases.assumptions import Assumptions
 from flexrlhf.planning.cases.case import case_of
 from flexrlhf.planning.cases.setting import Setting, setting_of
 from flexrlhf.planning.cluster.cluster import Cluster
+from flexrlhf.planning.cluster.link_catalogue import link_type
+from flexrlhf.planning.placement.prediction import Prediction
 from flexrlhf.planning.search.evaluation import evaluate
 from flexrlhf.planning.search.plans import RankedPlans, ranked_plans
 from flexrlhf.planning.search.request import PlanRequest
@@ -24,6 +26,14 @@ from flexrlhf.planning.search.sensitivity import (
 )
 
 _COLOCATED: Final = ("flex-t1-001", "flex-t1-002", "flex-t1-003", "flex-t1-012", "flex-t1-024")
+_OTHERS: Final = (
+    ("flex-het-002", "unlike pools, 33B, 100 Gbit/s between them", "Ethernet-100G"),
+    ("flex-het-002", "unlike pools, 33B, 25 Gbit/s", "Ethernet-25G"),
+    ("flex-het-002", "unlike pools, 33B, 10 Gbit/s", "Ethernet-10G"),
+    ("flex-t5-001", "one device scores (trlX), 7B, 8 devices", None),
+    ("flex-t5-005", "one device scores (trlX), 7B, 32 devices", None),
+)
+"""The digest's other two scenarios: a row, what it is, and the link between unlike pools."""
 _CLUSTERS: Final = (("A100-80G", 1), ("A100-40G", 1), ("V100-32G", 2))
 """Devices and nodes of eight for the plans of 7B and 13B."""
 _TOKENS: Final = 256
@@ -40,23 +50,50 @@ class FilledBatch:
     devices: float
     links: float
     """Samples/s with twice of it over samples/s as it is, each with its own largest batch."""
+    no_idle: float
+    """The same if no device were ever idle, at equal work."""
 
     @property
     def bound_by(self) -> str:
-        """What of the three gives most."""
-        gains = {"memory": self.memory, "compute": self.devices, "communication": self.links}
+        """What of the four gives most."""
+        gains = {
+            "memory": self.memory,
+            "compute": self.devices,
+            "communication": self.links,
+            "scheduling": self.no_idle,
+        }
         return max(gains, key=lambda name: gains[name])
 
 
-def filled_batch(name: str) -> FilledBatch:
-    """Returns what a row of Table I gains, one that is no larger than its smallest cluster."""
+def filled_batch(name: str, between: str | None = None) -> FilledBatch:
+    """Returns what a row gains, one of Table I on no more than its smallest cluster.
+
+    Args:
+        name: of the row.
+        between: the link between unlike pools, where it is not the one that is assumed.
+    """
     setting = setting_of(case_of(dict(row_named(name)), 0), Assumptions())
     cluster = setting.request.cluster
-    batch, rate = _at_largest(setting, cluster)
-    doubled, with_memory = _at_largest(setting, with_more_memory(cluster))
-    _, with_devices = _at_largest(setting, with_faster_devices(cluster))
-    _, with_links = _at_largest(setting, with_faster_links(cluster, 2.0))
-    return FilledBatch(batch, doubled, with_memory / rate, with_devices / rate, with_links / rate)
+    if between is not None:
+        links = {
+            pools: link_type(between) if len(pools) > 1 else link
+            for pools, link in cluster.between.items()
+        }
+        cluster = Cluster(cluster.nodes, links)
+    batch, now = _at_largest(setting, cluster)
+    doubled, larger = _at_largest(setting, with_more_memory(cluster))
+
+    def gain(other: Prediction) -> float:
+        return other.samples_per_s / now.samples_per_s
+
+    return FilledBatch(
+        batch,
+        doubled,
+        memory=gain(larger),
+        devices=gain(_at_largest(setting, with_faster_devices(cluster))[1]),
+        links=gain(_at_largest(setting, with_faster_links(cluster, 2.0))[1]),
+        no_idle=1 / (1 - now.shares.get("bubble", 0.0)),
+    )
 
 
 def planned(model: str, device: str, nodes: int, *, adapters: bool) -> RankedPlans:
@@ -74,11 +111,24 @@ def bounds_section() -> Iterator[str]:
         " speed. DeepSpeed-Chat's placement, each with the largest batch that it then holds,"
         " simulated:"
     )
-    yield from _filled_table()
+    sizes = ((name, _size_of(name), None) for name in _COLOCATED)
+    yield from _filled_table("model, devices", sizes)
     yield from paragraph(
         "So it comes out for 13B; 7B gains a little more from faster devices. At 33B and 65B, where"
         " every token gathers all weights, links give far more than devices, but a larger batch"
         " shares each gather among more samples and gives more still."
+    )
+    yield from paragraph(
+        "The digest's other two scenarios are communication between unlike pools and scheduling"
+        " for the reward model on one device:"
+    )
+    yield from _filled_table("what", _OTHERS)
+    yield from paragraph(
+        "One device that scores leaves the others idle, at 32 devices three quarters of the time:"
+        " that is scheduling, as the digest has it. Unlike pools wait for each other, and get new"
+        " weights over the Ethernet once per batch. The slower it is, the more faster links give"
+        " and the less faster devices do; but here too a larger batch shares the transfer among"
+        " more samples, and gives more still. The paper does not state the rate."
     )
     yield from paragraph(
         "`flexrlhf plan` is asked for a batch that is given, and may train it in several passes."
@@ -90,16 +140,20 @@ def bounds_section() -> Iterator[str]:
     yield from _planned_table()
 
 
-def _filled_table() -> list[str]:
+def _size_of(name: str) -> str:
+    row = row_named(name)
+    return f"{model_name(row['actor_model'])}, {row['n_gpus']}"
+
+
+def _filled_table(what: str, cases: Iterable[tuple[str, str, str | None]]) -> list[str]:
     rows: list[list[str]] = []
-    for name in _COLOCATED:
-        row, found = row_named(name), filled_batch(name)
-        gains = (times(gain) for gain in (found.memory, found.devices, found.links))
+    for name, words, between in cases:
+        found = filled_batch(name, between)
+        gains = (found.memory, found.devices, found.links, found.no_idle)
         batches = (str(found.batch), str(found.doubled))
-        cells = (model_name(row["actor_model"]), row["n_gpus"], *batches, *gains, found.bound_by)
-        rows.append(list(cells))
-    header = ("model", "devices", "batch", "with twice the memory", "memory", "devices", "links")
-    return table((*header, "bound by"), rows)
+        rows.append([words, *batches, *map(times, gains), found.bound_by])
+    header = (what, "batch", "with twice the memory", "memory", "devices", "links")
+    return table((*header, "no idle device", "bound by"), rows)
 
 
 def _planned_table() -> list[str]:
@@ -137,8 +191,8 @@ def _request(model: str, device: str, nodes: int, *, adapters: bool) -> PlanRequ
     return replace(request, models=models)
 
 
-def _at_largest(setting: Setting, cluster: Cluster) -> tuple[int, float]:
-    """Samples per device, and samples/s with so many."""
+def _at_largest(setting: Setting, cluster: Cluster) -> tuple[int, Prediction]:
+    """Samples per device, and an iteration with so many."""
     request = replace(setting.request, cluster=cluster)
     changed = replace(setting, request=request)
     first = evaluate(
@@ -149,4 +203,4 @@ def _at_largest(setting: Setting, cluster: Cluster) -> tuple[int, float]:
     filled = changed.with_samples(batch * setting.num_devices)
     found = evaluate(filled.request, filled.plan, requires_fit=False).plan.predicted
     assert found is not None
-    return batch, found.samples_per_s
+    return batch, found

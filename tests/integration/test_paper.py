@@ -259,18 +259,27 @@ def test_the_verdict_on_interleaved_1_follows_from_the_page_itself():
 
 
 def test_what_bounds_the_placements_follows_from_the_page_itself():
-    filled, planned = section("paper.md", "What bounds them")
+    filled, others, planned = section("paper.md", "What bounds them")
     names = {"memory": "memory", "devices": "compute", "links": "communication"}
-    for row in filled:
+    names["no idle device"] = "scheduling"
+    for row in (*filled, *others):
         gains = {name: float(row[column]) for column, name in names.items()}
         assert row["bound by"] == max(gains, key=lambda name: gains[name])
         assert int(row["with twice the memory"]) > 2 * int(row["batch"])
-    bounds = {row["model"]: row for row in filled}
+    bounds = {row["model, devices"].partition(",")[0]: row for row in filled}
     assert bounds["13B"]["bound by"] == "memory"
     assert 1.0 < float(bounds["7B"]["devices"]) - float(bounds["7B"]["memory"]) + 1.0 < 1.2
     for size in ("33B", "65B"):
         devices, links, memory = (float(bounds[size][n]) for n in ("devices", "links", "memory"))
         assert devices < links < memory
+    slower = [row for row in others if row["what"].startswith("unlike pools")]
+    for column, ascends in (("links", True), ("devices", False), ("memory", True)):
+        values = [float(row[column]) for row in slower]
+        assert values == sorted(values, reverse=not ascends)
+    assert all(float(row["memory"]) > float(row["links"]) for row in slower)
+    scored = others[-1]
+    assert scored["bound by"] == "scheduling"
+    assert 1 - 1 / float(scored["no idle device"]) == pytest.approx(0.75, abs=0.02)
     assert {row["model"] for row in planned} == {"7B", "13B"}
     assert all(float(row[way]) < 1.1 for row in planned for way in ("adapters", "all weights"))
 
