@@ -15,7 +15,7 @@ from flexrlhf.core.algorithm_specs import AlgorithmSpec
 from flexrlhf.core.atomic_files import atomic_folder
 from flexrlhf.core.clock import Clock, WallClock
 from flexrlhf.core.errors import CheckpointError, DataError
-from flexrlhf.core.timeline import Span, Timeline, read_trace, write_trace
+from flexrlhf.core.timeline import Timeline, read_trace, write_trace
 from flexrlhf.planning.placement.plan import Plan
 from flexrlhf.planning.workflow.graph import Graph
 from flexrlhf.planning.workflow.iteration import iteration_graph
@@ -162,10 +162,14 @@ class TrainingRun:
         self, result: IterationResult, unfinished: Sequence[IterationResult]
     ) -> dict[str, float]:
         """Joins what tasks measured with what the timeline and the memory show."""
-        self._timeline = _newest(self._timeline, result.spans)
         iteration = result.iteration + 1
+        for span in result.spans:
+            self._timeline.append(span)
+        self._timeline.forget(iteration - TIMELINE_ITERATIONS + 1)
         in_flight = [span for other in unfinished for span in other.spans]
-        timeline = Timeline(self._tracks, (*self._timeline.spans, *in_flight))
+        timeline = self._timeline
+        if in_flight:
+            timeline = Timeline(self._tracks, (*timeline.spans, *in_flight))
         before = iteration - 1 in timeline.iterations
         metrics = joined(result.measurements)
         metrics |= timeline_metrics(
@@ -315,14 +319,6 @@ def _earlier_timeline(path: Path) -> Timeline:
         except DataError as error:  # no reason not to go on training
             logger.warning("The timeline begins anew: %s", error.wrong)
     return Timeline()
-
-
-def _newest(timeline: Timeline, spans: Sequence[Span]) -> Timeline:
-    """Returns the timeline with one more iteration, without those too old to show."""
-    everything = (*timeline.spans, *spans)
-    last = max((span.iteration or 0 for span in everything), default=0)
-    kept = [s for s in everything if (s.iteration or 0) > last - TIMELINE_ITERATIONS]
-    return Timeline(timeline.devices, kept)
 
 
 def _clock_after(timeline: Timeline) -> WallClock:

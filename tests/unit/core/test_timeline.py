@@ -169,3 +169,21 @@ def test_nobody_works_where_no_span_of_any_device_is():
     assert timeline.idle_s(3.5, 5.0) == 0.5
     assert timeline.idle_s(5.0, 6.0) == 0.0
     assert timeline.idle_s(3.0, 4.0) == 1.0
+
+
+def test_a_timeline_that_forgets_is_one_that_never_knew(two_devices):
+    """In all measures: of iterations, of windows and of the whole."""
+    spans = [span("a", "generate", 10.0 * i, 10.0 * i + 4, iteration=i) for i in range(1, 6)] + [
+        span("b", "train", 10.0 * i + 3, 10.0 * i + 9, iteration=i) for i in range(1, 6)
+    ]
+    spans.append(span("a", "sync", 0, 1, iteration=None))
+    forgetful = Timeline(("a", "b"), spans)
+    forgetful.forget(4)
+    fresh = Timeline(("a", "b"), [one for one in spans if (one.iteration or 0) >= 4])
+    assert forgetful.to_json() == fresh.to_json()
+    assert forgetful.iterations == (4, 5)
+    assert forgetful.makespan == fresh.makespan == 19
+    for measure in ("shares", "utilization", "idle_s"):
+        window = (35.0, 55.0)
+        arguments = window if measure == "idle_s" else (window,)
+        assert getattr(forgetful, measure)(*arguments) == getattr(fresh, measure)(*arguments)

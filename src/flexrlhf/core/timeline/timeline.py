@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -37,6 +37,14 @@ class Timeline:
         self._by_iteration.setdefault(span.iteration, []).append(span)
         start_s, end_s = self._windows.get(span.iteration, (span.start_s, span.end_s))
         self._windows[span.iteration] = (min(start_s, span.start_s), max(end_s, span.end_s))
+
+    def forget(self, iteration: int) -> None:
+        """Drops the spans of all iterations before this one; those of none count as iteration 0."""
+        old = [key for key in self._by_iteration if (key or 0) < iteration]
+        for key in old:
+            del self._by_iteration[key], self._windows[key]
+        if old:
+            self._spans = [span for span in self._spans if span.iteration in self._by_iteration]
 
     @property
     def spans(self) -> tuple[Span, ...]:
@@ -105,7 +113,7 @@ class Timeline:
         """Returns the seconds of a window in which no device does or moves anything."""
         occupied_s = union_s(
             replace(span, start_s=max(span.start_s, start_s), end_s=min(span.end_s, end_s))
-            for span in self._spans
+            for span in self._near(start_s, end_s)
             if span.start_s < end_s and span.end_s > start_s
         )
         return end_s - start_s - occupied_s
@@ -147,9 +155,13 @@ class Timeline:
     def _occupancies(self, start_s: float, end_s: float) -> dict[str, dict[Share, float]]:
         """Seconds per share of each device in the window."""
         by_track: dict[str, list[Span]] = {track: [] for track in self.devices or self.tracks}
+        for span in self._near(start_s, end_s):
+            if span.track in by_track:
+                by_track[span.track].append(span)
+        return {track: occupancy(spans, start_s, end_s) for track, spans in by_track.items()}
+
+    def _near(self, start_s: float, end_s: float) -> Iterator[Span]:
+        """Gives the spans of each iteration that reaches into a window."""
         for key, (first_s, last_s) in self._windows.items():
             if first_s < end_s and last_s > start_s:
-                for span in self._by_iteration[key]:
-                    if span.track in by_track:
-                        by_track[span.track].append(span)
-        return {track: occupancy(spans, start_s, end_s) for track, spans in by_track.items()}
+                yield from self._by_iteration[key]
