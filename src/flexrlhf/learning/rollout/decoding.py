@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
@@ -15,6 +16,18 @@ from flexrlhf.learning.rollout.protocol import Generation, Request, Sampling
 from flexrlhf.learning.rollout.rows import Rows
 from flexrlhf.learning.rollout.sampling import draw_tokens
 from flexrlhf.learning.rollout.waves import WaitingRequests, Wave
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """What a decoder may have to hold at one time."""
+
+    rows: int
+    """Sequences."""
+    prompt_tokens: int
+    """Of the longest prompt."""
+    new_tokens: int
+    """Of the longest answer."""
 
 
 class Decoder(Protocol):

@@ -17,7 +17,7 @@ from flexrlhf.core.names import EngineName
 from flexrlhf.learning.models.heads import pretrained
 from flexrlhf.learning.models.parallelise import ParallelModel
 from flexrlhf.learning.models.shards import Shard
-from flexrlhf.learning.rollout.decoding import Decoder, Decoding
+from flexrlhf.learning.rollout.decoding import Decoder, Decoding, Room
 from flexrlhf.learning.rollout.lockstep import RunPass, lockstep
 from flexrlhf.learning.rollout.protocol import (
     ENGINE_MEMORY,
@@ -104,12 +104,11 @@ class ModuleEngine(ABC):
         """Returns why the engine cannot run `model`, or None."""
 
     @abstractmethod
-    def _decoder(self, longest_prompt: int, max_new_tokens: int, run: RunPass) -> Decoder:
+    def _decoder(self, room: Room, run: RunPass) -> Decoder:
         """Returns the model with room for sequences; its caches live as long as it does.
 
         Args:
-            longest_prompt: tokens of any prompt.
-            max_new_tokens: of any answer.
+            room: that they may need.
             run: makes a pass of whole layers.
         """
 
@@ -157,9 +156,14 @@ class ModuleEngine(ABC):
     ) -> Decoding:
         """Returns the answers to checked requests, of which none has begun."""
         self._check_requests(requests, sampling)
-        longest = max((len(request.prompt_tokens) for request in requests), default=0)
+        num_answers = sum(len(request.sample_ids) for request in requests)
+        room = Room(
+            rows=min(at_once, num_answers),
+            prompt_tokens=max((len(request.prompt_tokens) for request in requests), default=0),
+            new_tokens=sampling.max_new_tokens,
+        )
         return Decoding(
-            self._decoder(longest, sampling.max_new_tokens, run),
+            self._decoder(room, run),
             requests,
             sampling,
             weight_version=self.weight_version,

@@ -12,7 +12,7 @@ from torch.nn.functional import scaled_dot_product_attention
 from torch.nn.utils.rnn import pad_sequence
 
 from flexrlhf.learning.data.experience import pack_by_tokens
-from flexrlhf.learning.rollout.decoding import Decoder
+from flexrlhf.learning.rollout.decoding import Decoder, Room
 from flexrlhf.learning.rollout.kv_cache import KVCache
 from flexrlhf.learning.rollout.lockstep import RunPass
 from flexrlhf.learning.rollout.module_engine import ModuleEngine
@@ -52,11 +52,11 @@ class NativeEngine(ModuleEngine):
             return "it calls parts of layers, and weights are gathered for whole ones"
         return unsupported_reason(model)
 
-    def _decoder(self, longest_prompt: int, max_new_tokens: int, run: RunPass) -> Decoder:
+    def _decoder(self, room: Room, run: RunPass) -> Decoder:
         del run  # parts of layers are called, whose weights are here
-        family = self._family(max_new_tokens)
-        family.prepare(longest_prompt + max_new_tokens)
-        growth = min(max_new_tokens, _CACHE_GROWTH_TOKENS)
+        family = self._family(room)
+        family.prepare(room.prompt_tokens + room.new_tokens)
+        growth = min(room.new_tokens, _CACHE_GROWTH_TOKENS)
         multiplies = _multiplies(self._compute_dtype, self._device)
         cache = KVCache(
             family.shape,
@@ -68,12 +68,12 @@ class NativeEngine(ModuleEngine):
         attend = _multiplied if multiplies else _fused
         return NativeDecoder(family, cache, self._device, attend)
 
-    def _family(self, max_new_tokens: int) -> Family:
+    def _family(self, room: Room) -> Family:
         """Returns the model's weights as they are now, packed where that is possible and pays."""
         family = FAMILIES[type(self._model).__name__]
-        pays = self._packs_weights and max_new_tokens >= _PACKING_PAYS_TOKENS
+        pays = self._packs_weights and room.new_tokens >= _PACKING_PAYS_TOKENS
         if pays and family is RotaryFamily and unpackable_reason(self._model) is None:
-            return PackedRotaryFamily(self._model)
+            return PackedRotaryFamily(self._model, rows=room.rows)
         return family(self._model)
 
     @property

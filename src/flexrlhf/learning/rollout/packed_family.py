@@ -9,6 +9,7 @@ lie side by side, where one complex multiplication turns all heads.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -39,20 +40,24 @@ class _Layer:
 
 
 class PackedRotaryFamily:
-    """See `Family`. The copies are of the weights at the moment of making, and never renewed.
+    """See `Family`, with the weights at the moment of making: copies are never renewed.
 
     Args:
         model: one that `unpackable_reason` finds nothing against.
+        rows: answers that are written at one time, at most.
     """
 
-    def __init__(self, model: nn.Module) -> None:
+    def __init__(self, model: nn.Module, *, rows: int) -> None:
         causal_lm: Any = model
+        self._linear = partial(PackedLinear, rows=rows)
         config = causal_lm.config
         self._trunk = causal_lm.model
         attention = self._trunk.layers[0].self_attn
         self._head_width: int = attention.head_dim
         self._num_heads: int = config.num_attention_heads
-        self._num_turned = self._num_heads + config.num_key_value_heads
+        self._num_kv_heads: int = config.num_key_value_heads
+        self._num_turned = self._num_heads + self._num_kv_heads
+        self._mlp_width: int = config.intermediate_size
         self._scaling: float = attention.scaling
         epsilon: float = config.rms_norm_eps
         self._floor = torch.tensor((config.hidden_size * epsilon) ** 0.5)
@@ -65,7 +70,7 @@ class PackedRotaryFamily:
         self._layers = [self._packed(layer) for layer in self._trunk.layers]
         del self._place
         head = output_head(causal_lm)
-        self._head = PackedLinear(head.weight, head.bias)
+        self._head = self._linear(head.weight, head.bias, is_kept=True)
         assert head.multiplier == 1, "these families' logits are not scaled"
         self._last_norm_D = _norm_scale(self._trunk.norm)
         self._rotations_T1P = torch.empty(0, dtype=torch.complex64)
@@ -84,18 +89,22 @@ class PackedRotaryFamily:
         rotations = self._rotations_T1P[positions]
         hidden = embedding(tokens, self._trunk.embed_tokens.weight)
         for index, layer in enumerate(self._layers):
-            heads = layer.attention_in(_normed(hidden, self._floor))
-            heads = heads.unflatten(-1, (-1, self._head_width))
-            turned = heads[..., : self._num_turned, :]
+            flat = layer.attention_in(_normed(hidden, self._floor))
+            heads = flat.unflatten(-1, (-1, self._head_width))
+            turned = heads.narrow(-2, 0, self._num_turned)
             if layer.head_norm_HK is not None:
                 turned.copy_(_normed(turned, self._head_floor) * layer.head_norm_HK)
             torch.view_as_complex(turned.unflatten(-1, (-1, 2))).mul_(rotations)
-            queries, keys = turned.tensor_split((self._num_heads,), dim=-2)
             call = AttentionCall(
-                index, queries, keys, heads[..., self._num_turned :, :], self._scaling
+                index,
+                heads.narrow(-2, 0, self._num_heads),
+                heads.narrow(-2, self._num_heads, self._num_kv_heads),
+                heads.narrow(-2, self._num_turned, self._num_kv_heads),
+                self._scaling,
             )
             hidden = layer.attention_out.added_to(hidden, attend(call))
-            gate, up = layer.mlp_in(_normed(hidden, self._floor)).chunk(2, dim=-1)
+            both = layer.mlp_in(_normed(hidden, self._floor))
+            gate, up = (both.narrow(-1, first, self._mlp_width) for first in (0, self._mlp_width))
             hidden = layer.mlp_out.added_to(hidden, silu(gate).mul_(up))
         return hidden
 
@@ -116,13 +125,13 @@ class PackedRotaryFamily:
         return _Layer(
             self._behind_norm(layer.input_layernorm, weights, biases),
             self._head_norm(attention),
-            PackedLinear(attention.o_proj.weight, attention.o_proj.bias),
+            self._linear(attention.o_proj.weight, attention.o_proj.bias, is_kept=True),
             self._behind_norm(
                 layer.post_attention_layernorm,
                 [mlp.gate_proj.weight, mlp.up_proj.weight],
                 [mlp.gate_proj.bias, mlp.up_proj.bias],
             ),
-            PackedLinear(mlp.down_proj.weight, mlp.down_proj.bias),
+            self._linear(mlp.down_proj.weight, mlp.down_proj.bias, is_kept=True),
         )
 
     def _behind_norm(
@@ -134,7 +143,7 @@ class PackedRotaryFamily:
         torch.cat(weights, out=whole).mul_(_norm_scale(norm))
         given = [bias for bias in biases if bias is not None]
         assert len(given) in (0, len(biases)), "projections of one input have all biases, or none"
-        return PackedLinear(whole, torch.cat(given) if given else None)
+        return self._linear(whole, torch.cat(given) if given else None)
 
     def _head_norm(self, attention: Any) -> Tensor | None:
         if not hasattr(attention, "q_norm"):

@@ -1,9 +1,10 @@
 """Matrix products with a copy of the weight that lies in memory as the kernels read it best.
 
-On a CPU with AVX2 the products of a decode step take half as long with oneDNN's layout. Its
-operations are private ones of PyTorch, so `can_pack` tries them once, and whoever packs has another
-way. Small weights are transposed instead: MKL multiplies a few rows with them in up to a third of
-the time, and a call costs less.
+What is best depends on how many rows are multiplied. One or two rows read a weight as it is at the
+speed of the memory, and in another layout at two thirds of it. For more, MKL takes up to a third of
+the time with small weights transposed, and oneDNN half of the time with large ones in its own
+layout. Its operations are private ones of PyTorch, so `can_pack` tries them once, and whoever packs
+has another way.
 """
 
 from __future__ import annotations
@@ -15,48 +16,59 @@ import torch
 from torch import Tensor
 from torch.nn.functional import linear
 
-_LEAST_ELEMENTS: Final = 2**18
-"""Of a weight worth packing: a call of oneDNN's costs as much as a smaller product takes."""
+_FEW_ROWS: Final = 2
+"""Rows up to which reading the weight is all that takes time."""
+_LEAST_ELEMENTS: Final = 3 * 2**18
+"""Of a weight that oneDNN multiplies faster than MKL does a transposed one."""
 _BATCH: Final = 32
-"""Rows for which the layout is chosen; it is the same for 4 to 128, and serves 1 as well."""
+"""Rows for which oneDNN's layout is chosen; it is the same for 4 to 128."""
 
 
 class PackedLinear:
-    """x W^T + b with an own copy of W.
+    """x W^T + b.
 
     Args:
-        weight: float32 [outputs, inputs] on the CPU; copied.
+        weight: float32 [outputs, inputs] on the CPU.
         bias: float32 [outputs], or None; copied.
+        rows: of the inputs, as a rule; others are multiplied as well, but not as fast.
+        is_kept: nobody changes the weight meanwhile, so that one that lies well is not copied.
     """
 
-    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
-        self._is_packed = weight.numel() >= _LEAST_ELEMENTS
-        self._weight = (
-            _reordered(weight)
-            if self._is_packed
-            else weight.t().clone(memory_format=torch.contiguous_format)
-        )
+    def __init__(
+        self, weight: Tensor, bias: Tensor | None, *, rows: int, is_kept: bool = False
+    ) -> None:
+        self._weight_IO: Tensor | None = None
+        """W^T, unless oneDNN has it."""
+        if rows <= _FEW_ROWS:
+            own = weight.contiguous() if is_kept else weight.clone()
+            self._weight_IO = own.t()
+        elif weight.numel() < _LEAST_ELEMENTS:
+            self._weight_IO = weight.t().clone(memory_format=torch.contiguous_format)
+        else:
+            self._packed = _reordered(weight)
         self._bias = None if bias is None else bias.clone()
 
     def __call__(self, inputs: Tensor) -> Tensor:
         """Returns [..., outputs]."""
-        if not self._is_packed:
-            if inputs.dim() > 2:
-                return linear(inputs, self._weight.t(), self._bias)
-            if self._bias is None:
-                return torch.mm(inputs, self._weight)
-            return torch.addmm(self._bias, inputs, self._weight)
-        return torch.ops.mkldnn._linear_pointwise(inputs, self._weight, self._bias, "none", [], "")
+        if self._weight_IO is None:
+            return torch.ops.mkldnn._linear_pointwise(
+                inputs, self._packed, self._bias, "none", [], ""
+            )
+        if inputs.dim() > 2:
+            return linear(inputs, self._weight_IO.t(), self._bias)
+        if self._bias is None:
+            return torch.mm(inputs, self._weight_IO)
+        return torch.addmm(self._bias, inputs, self._weight_IO)
 
     def added_to(self, total: Tensor, inputs: Tensor) -> Tensor:
         """Returns the product added to `total`, [..., outputs], which is not changed."""
-        if not self._is_packed:
-            if self._bias is None and inputs.dim() == 2:
-                return torch.addmm(total, inputs, self._weight)
-            return total + self(inputs)
-        return torch.ops.mkldnn._linear_pointwise.binary(
-            inputs, total, self._weight, self._bias, "add"
-        )
+        if self._weight_IO is None:
+            return torch.ops.mkldnn._linear_pointwise.binary(
+                inputs, total, self._packed, self._bias, "add"
+            )
+        if self._bias is None and inputs.dim() == 2:
+            return torch.addmm(total, inputs, self._weight_IO)
+        return total + self(inputs)
 
 
 @cache

@@ -56,7 +56,7 @@ class Rows:
 
     def generations(self, has_ended_B: NDArray[np.bool_]) -> list[Generation]:
         """Returns the answers of the rows that end with the token appended last, by sample id."""
-        ended = [self._generation(row) for row in has_ended_B.nonzero()[0]]
+        ended = [self._generation(row) for row in has_ended_B.nonzero()[0].tolist()]
         return sorted(ended, key=lambda answer: answer.sample_id)
 
     def keep(self, rows: NDArray[np.int64]) -> None:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from flexrlhf.learning.models.heads import pretrained
 from flexrlhf.learning.models.output_head import output_head
-from flexrlhf.learning.rollout.decoding import Decoder
+from flexrlhf.learning.rollout.decoding import Decoder, Room
 from flexrlhf.learning.rollout.lockstep import RunPass
 from flexrlhf.learning.rollout.module_engine import ModuleEngine
 from flexrlhf.learning.rollout.waves import Wave
@@ -31,8 +31,8 @@ class TransformersEngine(ModuleEngine):
             return f"{type(model).__name__} keeps no past keys and values"
         return None
 
-    def _decoder(self, longest_prompt: int, max_new_tokens: int, run: RunPass) -> Decoder:
-        del longest_prompt, max_new_tokens  # the cache grows by itself
+    def _decoder(self, room: Room, run: RunPass) -> Decoder:
+        del room  # the cache grows by itself
         return TransformersDecoder(run, self._model, self._device)
 
 

@@ -80,15 +80,17 @@ def row_speeds(device: torch.device) -> tuple[RowSpeed, ...]:
     """
     drawn = [torch.randn(_ROW_WIDTH, _ROW_WIDTH, device=device) for _ in range(_ROW_MATRICES)]
     packs = device.type == "cpu" and can_pack()
-    matrices = [
-        PackedLinear(weight, None) if packs else partial(functional.linear, weight=weight)
-        for weight in drawn
-    ]
     speeds: list[RowSpeed] = []
     for rows in _ROWS:
+        matrices = [
+            PackedLinear(weight, None, rows=rows)
+            if packs
+            else partial(functional.linear, weight=weight)
+            for weight in drawn
+        ]
         inputs = torch.randn(rows, _ROW_WIDTH, device=device)
         flops = 2 * rows * _ROW_WIDTH**2 * _ROW_MATRICES
-        seconds = median_s(lambda x=inputs: [product(x) for product in matrices])
+        seconds = median_s(lambda x=inputs, by=matrices: [product(x) for product in by])
         speeds.append(RowSpeed(rows, flops / seconds))
     return tuple(speeds)
 
