@@ -76,7 +76,7 @@ def spec_of(config: Sections) -> AlgorithmSpec:
 
     The reference takes part if KL costs something, and also if it is named: KL is then measured.
     The actor scores its answers unless the one step of an iteration is made with the weights that
-    gave them, and nothing else asks.
+    gave them, and no reward depends on its log-probs.
 
     Raises:
         ConfigError: the algorithm has no critic to share a trunk with.
@@ -88,7 +88,8 @@ def spec_of(config: Sections) -> AlgorithmSpec:
         share_actor_critic=algorithm.share_actor_critic,
         uses_reference=uses_reference,
         has_reward_model=models.reward is not None,
-        scores_actor=uses_reference or not _is_on_policy(config),
+        scores_actor=not _is_on_policy(config)
+        or (uses_reference and _kl_placement(algorithm) == "reward"),
         generated_groups=None if (groups := config.rollout.generated_groups) == "auto" else groups,
     )
 
@@ -187,9 +188,7 @@ def _resolve_sections(config: C) -> C:
 def resolved_algorithm(algorithm: Algorithm) -> Algorithm:
     """Returns the section `algorithm` with every `auto` written out."""
     has_groups = algorithm_spec(algorithm.name).has_groups
-    placement = algorithm.kl_placement
-    if placement == "auto":
-        placement = "reward" if algorithm.name in _KL_IN_REWARD else "loss"
+    placement = _kl_placement(algorithm)
     return algorithm.model_copy(
         update={
             "kl_coef": _kl_coef(algorithm),
@@ -201,6 +200,10 @@ def resolved_algorithm(algorithm: Algorithm) -> Algorithm:
             "loss_type": _or(algorithm.loss_type, "ipo" if algorithm.name == "ipo" else "sigmoid"),
         }
     )
+
+
+def _kl_placement(algorithm: Algorithm) -> Literal["reward", "loss"]:
+    return _or(algorithm.kl_placement, "reward" if algorithm.name in _KL_IN_REWARD else "loss")
 
 
 def _kl_coef(algorithm: Algorithm) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 
@@ -48,7 +49,11 @@ def test_every_constant_of_the_policy_loss_comes_from_the_config(objective):
         kl_coef=0.4,
         kl_estimator="k2",
         temperature=0.7,
+        is_on_policy=True,
     )
+    algorithm["epochs"] = 2
+    twice = objective("actor", "grpo", algorithm=algorithm, rollout={"temperature": 0.7})
+    assert twice == replace(found, is_on_policy=False)
 
 
 @pytest.mark.parametrize(

@@ -64,7 +64,7 @@ def assign_advantages(
         kl_coef: present coefficient of the KL penalty inside the reward.
     """
     has_reference = "reference_logprobs" in samples[0].fields
-    # Where nothing is compared with the policy, the engine alone may have given log-probs.
+    # Where no reward depends on the policy's log-probs, the engine alone may have given any.
     own = "old_logprobs" if "old_logprobs" in samples[0].fields else "logprobs"
     names = [own, "reference_logprobs"] if has_reference else [own]
     names += ["values"] if settings.estimator == "gae" else []
@@ -93,7 +93,7 @@ def assign_advantages(
     for row, sample in enumerate(samples):
         for name, values_BT in fields.items():
             sample.fields[name] = values_BT[row, : sample.num_tokens].clone()
-    per_token, per_answer = _divergence(batch) if has_reference else (None, None)
+    per_token, per_answer = _divergence(batch, own) if has_reference else (None, None)
     return BatchStatistics(per_token, per_answer, num_groups, num_zero)
 
 
@@ -117,7 +117,7 @@ def _gae_fields(rewards_BT: Tensor, batch: Batch, settings: AdvantageSettings) -
     return {"advantages": advantages_BT, "returns": returns_BT}
 
 
-def _divergence(batch: Batch) -> tuple[float, float]:
-    difference_BT = (batch.fields["old_logprobs"] - batch.fields["reference_logprobs"]) * batch.mask
+def _divergence(batch: Batch, own: str) -> tuple[float, float]:
+    difference_BT = (batch.fields[own] - batch.fields["reference_logprobs"]) * batch.mask
     total = difference_BT.sum().item()
     return total / max(1, int(batch.mask.sum())), total / batch.tokens.shape[0]
