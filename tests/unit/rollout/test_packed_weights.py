@@ -75,9 +75,15 @@ def test_packed_weights_give_the_same_answers(family: str, options: dict[str, ob
 @pytest.mark.parametrize("rows", [1, 2, 3, 32])
 @pytest.mark.parametrize("shape", [(1100, 720), (48, 40)])  # one of them is large enough for oneDNN
 @pytest.mark.parametrize("with_bias", [False, True])
+@pytest.mark.parametrize("capability", ["AVX2", "AVX512"])
 def test_products_are_the_same_in_every_layout(
-    rows: int, shape: tuple[int, int], with_bias: bool
+    monkeypatch: pytest.MonkeyPatch,
+    rows: int,
+    shape: tuple[int, int],
+    with_bias: bool,
+    capability: str,
 ) -> None:
+    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: capability)
     generator = torch.Generator().manual_seed(2)
     weight = torch.randn(shape, generator=generator)
     bias = torch.randn(shape[0], generator=generator) if with_bias else None
@@ -96,7 +102,10 @@ def test_products_are_the_same_in_every_layout(
 
 
 @needs_packing
-def test_a_weight_that_is_kept_is_copied_only_for_another_layout() -> None:
+def test_a_weight_that_is_kept_is_copied_only_for_another_layout(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "AVX512")
     weight = torch.randn(6, 4)
     few, more = (PackedLinear(weight, None, rows=rows, is_kept=True) for rows in (1, 8))
     before = few(torch.ones(1, 4)).clone(), more(torch.ones(1, 4)).clone()

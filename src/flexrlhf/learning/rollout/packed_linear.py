@@ -1,14 +1,15 @@
 """Matrix products with a copy of the weight that lies in memory as the kernels read it best.
 
-What is best depends on how many rows are multiplied. One or two rows read a weight as it is at the
-speed of the memory, and in another layout at two thirds of it. For more, MKL takes up to a third of
-the time with small weights transposed, and oneDNN half of the time with large ones in its own
-layout. Its operations are private ones of PyTorch, so `can_pack` tries them once, and whoever packs
-has another way.
+What is best depends on the processor and on how many rows are multiplied. Large weights are read
+fastest in oneDNN's own layout, small ones transposed. Where there is AVX-512, one or two rows read
+a weight as it is at the speed of the memory, and in another layout at two thirds of it. oneDNN's
+operations are private ones of PyTorch, so `can_pack` tries them once, and whoever packs has another
+way.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import cache
 from typing import Final
 
@@ -16,10 +17,19 @@ import torch
 from torch import Tensor
 from torch.nn.functional import linear
 
-_FEW_ROWS: Final = 2
-"""Rows up to which reading the weight is all that takes time."""
-_LEAST_ELEMENTS: Final = 3 * 2**18
-"""Of a weight that oneDNN multiplies faster than MKL does a transposed one."""
+
+@dataclass(frozen=True, slots=True)
+class _Rule:
+    """Which layout serves best on a kind of processor; docs/benchmarks.md has the times."""
+
+    few_rows: int
+    """Rows up to which a weight is best read as it lies."""
+    least_elements: int
+    """Of a weight that oneDNN multiplies faster than MKL does a transposed one."""
+
+
+_RULES: Final = {"AVX512": _Rule(few_rows=2, least_elements=3 * 2**18)}
+_OTHER_RULE: Final = _Rule(few_rows=0, least_elements=2**18)
 _BATCH: Final = 32
 """Rows for which oneDNN's layout is chosen; it is the same for 4 to 128."""
 
@@ -39,10 +49,11 @@ class PackedLinear:
     ) -> None:
         self._weight_IO: Tensor | None = None
         """W^T, unless oneDNN has it."""
-        if rows <= _FEW_ROWS:
+        rule = _RULES.get(torch.backends.cpu.get_cpu_capability(), _OTHER_RULE)
+        if rows <= rule.few_rows:
             own = weight.contiguous() if is_kept else weight.clone()
             self._weight_IO = own.t()
-        elif weight.numel() < _LEAST_ELEMENTS:
+        elif weight.numel() < rule.least_elements:
             self._weight_IO = weight.t().clone(memory_format=torch.contiguous_format)
         else:
             self._packed = _reordered(weight)
