@@ -51,7 +51,7 @@ contracts: $(VENV)/.dev
 	$(BIN)/lint-imports
 
 check: lint types contracts
-	$(BIN)/pytest -q -n 2 tests/unit
+	OMP_NUM_THREADS=1 $(BIN)/pytest -q -n 2 --dist worksteal tests/unit
 
 test: lint types contracts
 	OMP_NUM_THREADS=1 $(BIN)/pytest -q -n 2 --dist worksteal -m "not ray and not full"
