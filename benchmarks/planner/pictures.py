@@ -8,12 +8,12 @@ from typing import Any, Final
 from crossover import DEVICES, MODELS, TRAINED
 from crossover_section import MODES, RIVALS, of_group, speed_up
 from growth_section import GOAL_S
-from panels import Axis, Curve, Panel, panels_picture
 from regret_section import best_seconds, guideline_regret, regret
 from share_picture import share_panels
 
 from flexrlhf.report.colours import SERIES_COLOURS
 from flexrlhf.report.markup import Html
+from flexrlhf.report.panels import Axis, Curve, Panel, panels_picture
 
 Row = Mapping[str, Any]
 _RULES: Final = ("guideline", "always colocated", "always interleaved_1", "always disaggregated")

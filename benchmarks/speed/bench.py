@@ -1,9 +1,11 @@
 """Times jobs against other programs, in turns, and writes docs/benchmarks.md and .json.
 
     python benchmarks/speed/bench.py [--jobs grpo-tiny,G32] [--repeats 5] [--threads 1,2]
+    python benchmarks/speed/bench.py --parts learning
 
 Jobs are files of benchmarks/jobs; all programs of a job read the same one, and must do as many
-optimiser steps on as many tokens. Results of jobs that are not run stay. Nothing else should run.
+optimiser steps on as many tokens. Parts are speed, which wants an idle machine, and learning, which
+compares reward curves. Results of jobs and parts that are not run stay.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ import shlex
 import signal
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -22,7 +24,9 @@ from bench_page import renewed
 from bench_rows import Row, merged, rows_of
 from contest import contest
 from entries import entries
-from jobs import Job, job_names, read_job
+from jobs import Job, Reinforcing, job_names, read_job
+from learning import learn
+from learning_page import learning_pictures
 from material import MOST_TURNS, make_material
 
 import flexrlhf
@@ -41,52 +45,77 @@ def main() -> int:
     options = _options()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that programs are ended too
     try:
-        jobs = {name: read_job(name) for name in _names(options.jobs)}
-        for name, job in jobs.items():
-            _run(name, job, options)
+        if options.draw:
+            _write(options.page, {})
+            return 0
+        jobs = {name: read_job(name) for name in options.jobs or job_names()}
+        for part in options.parts or (["speed"] if options.jobs else list(_PARTS)):
+            for name, job in jobs.items():
+                _PARTS[part](name, job, options)
     except FlexError as error:
         sys.stderr.write(f"{type(error).__name__}: {error}\n")
         return 2 if isinstance(error, ConfigError) else 1
     return 0
 
 
-def _run(name: str, job: Job, options: argparse.Namespace) -> None:
+def _time(name: str, job: Job, options: argparse.Namespace) -> None:
     sys.stderr.write(f"{name}\n")
     began_s = time.monotonic()
     material = make_material(job, options.cache / "bench", options.cache / "wheels")
     programs = entries(job, material, options.cache / "peers", options.threads)
     results = contest(job, programs, options.repeats)
-    facts = {
-        "commit": source_commit(Path(flexrlhf.__file__).parent).get("commit", "")[:7],
-        "at": time.strftime("%Y-%m-%d %H:%M", time.gmtime()),
-        "minutes": round((time.monotonic() - began_s) / 60, 1),
-    }
-    _write(options.page, list(rows_of(name, job, results, facts)), facts["commit"])
+    facts = _facts() | {"minutes": round((time.monotonic() - began_s) / 60, 1)}
+    _write(options.page, {"rows": list(rows_of(name, job, results, facts))})
 
 
-def _write(page: Path, rows: Sequence[Row], commit: str) -> None:
-    """Writes rows beside those of other jobs, and the page of all."""
+def _learn(name: str, job: Job, options: argparse.Namespace) -> None:
+    if not isinstance(job, Reinforcing) or job.curve is None:
+        return
+    sys.stderr.write(f"{name}: reward curves\n")
+    folders = tuple(options.cache / part for part in ("bench", "wheels", "peers"))
+    _write(options.page, {"learning": list(learn(name, job, folders, _facts()))})
+
+
+_PARTS: Final[Mapping[str, Callable[[str, Job, argparse.Namespace], None]]] = {
+    "speed": _time,
+    "learning": _learn,
+}
+
+
+def _facts() -> dict[str, Any]:
+    commit = source_commit(Path(flexrlhf.__file__).parent).get("commit", "")[:7]
+    return {"commit": commit, "at": time.strftime("%Y-%m-%d %H:%M", time.gmtime())}
+
+
+def _write(page: Path, new: Mapping[str, Sequence[Row]]) -> None:
+    """Writes rows beside those of other jobs and parts, and page and pictures of all.
+
+    Args:
+        page: whose numbers lie beside it.
+        new: rows by part; none draws the page of the numbers that there are.
+    """
     path = page.with_suffix(".json")
-    old = json.loads(path.read_text(encoding="utf-8"))["rows"] if path.is_file() else []
-    document: Mapping[str, Any] = {
-        "commit": commit,
-        "machine": f"{processor_name()}, {physical_cores()} cores",
-        "command": _command(),
-        "rows": merged(old, rows, job_names()),
-    }
+    old = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {"rows": []}
+    document: dict[str, Any] = dict(old)
+    if new:
+        machine = f"{processor_name()}, {physical_cores()} cores"
+        document |= {"commit": _facts()["commit"], "machine": machine, "command": _command()}
+    for part, rows in new.items():
+        document[part] = merged(old.get(part, []), rows, job_names())
     text = json.dumps(document, indent=1) + "\n"
+    document = json.loads(text)
     write_atomically(path, text)
     jobs = {name: read_job(name) for name in job_names()}
-    write_atomically(page, renewed(page.read_text(encoding="utf-8"), json.loads(text), jobs))
+    write_atomically(page, renewed(page.read_text(encoding="utf-8"), document, jobs))
+    for name, picture in learning_pictures(document.get("learning", [])).items():
+        image = page.parent / "images" / "benchmarks" / f"{name}.svg"
+        image.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(image, picture + "\n")
 
 
 def _command() -> str:
     given = shlex.join(sys.argv[1:])
     return f'make bench BENCH="{given}"' if given else "make bench"
-
-
-def _names(asked: Sequence[str]) -> list[str]:
-    return list(asked) or job_names()
 
 
 def _options() -> argparse.Namespace:
@@ -99,6 +128,13 @@ def _options() -> argparse.Namespace:
     parser.add_argument(
         "--threads", type=_counts, default=threads, help="to be tried, with commas: 1 and all cores"
     )
+    parser.add_argument(
+        "--parts",
+        type=_parts,
+        default=[],
+        help=f"of {', '.join(_PARTS)}, with commas; speed if jobs are named, else all",
+    )
+    parser.add_argument("--draw", action="store_true", help="the page anew from its numbers")
     parser.add_argument("--page", type=Path, default=_ROOT / "docs" / "benchmarks.md")
     parser.add_argument("--cache", type=Path, default=_ROOT / ".cache")
     return parser.parse_args()
@@ -106,6 +142,13 @@ def _options() -> argparse.Namespace:
 
 def _words(text: str) -> list[str]:
     return [word.strip() for word in text.split(",") if word.strip()]
+
+
+def _parts(text: str) -> list[str]:
+    parts = _words(text)
+    if wrong := [part for part in parts if part not in _PARTS]:
+        raise argparse.ArgumentTypeError(f"{wrong[0]!r} is none of {', '.join(_PARTS)}")
+    return parts
 
 
 def _counts(text: str) -> list[int]:

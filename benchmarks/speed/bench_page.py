@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from jobs import Job, Peer
+from learning_page import learning_section
 
 from flexrlhf.core.errors import ConfigError
 
@@ -65,6 +66,8 @@ def _part(document: Mapping[str, Any], jobs: Mapping[str, Job]) -> Iterator[str]
     yield from _memory(found, jobs)
     yield ""
     yield from _starts(rows)
+    yield ""
+    yield from learning_section(document.get("learning", []))
 
 
 def _work(job: Job) -> str:

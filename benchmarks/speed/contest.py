@@ -71,7 +71,7 @@ def _started(job: Job, settings: Sequence[Entry], stack: ExitStack) -> Contestan
     """Returns the program in the fastest of its settings, ready for its first turn."""
     programs: list[tuple[float, Contestant]] = []
     for number, entry in enumerate(settings):
-        program = stack.enter_context(closing(Contestant(entry, _log(entry, number))))
+        program = stack.enter_context(closing(Contestant(entry, log_of(entry, number))))
         seconds = _tried(job, program) if len(settings) > 1 else 0.0
         programs = sorted([*programs, (seconds, program)], key=itemgetter(0))
         for _, slower in programs[1:]:
@@ -93,16 +93,26 @@ def _checked(job: Job, program: Contestant) -> TurnDone:
     """
     done = program.turn()
     sys.stderr.write(f"  {program.entry.name} {program.entry.settings} {done.seconds:.3f} s\n")
+    refuse_other_work(job, program.entry, done)
+    return done
+
+
+def refuse_other_work(job: Job, entry: Entry, done: TurnDone) -> None:
+    """Refuses a turn in which a program did not do as much as the job says.
+
+    Raises:
+        RunFailed: it did not.
+    """
     iterations = job.turn.iterations
     wanted = (iterations * job.tokens, iterations * job.steps)
     if (done.tokens, done.steps) != wanted:
         raise RunFailed(
-            f"{program.entry.name} made {done.tokens} tokens and {done.steps} optimiser steps.",
+            f"{entry.name} made {done.tokens} tokens and {done.steps} optimiser steps.",
             f"A turn of this job has {wanted[0]} and {wanted[1]}.",
             "Programs can only be compared where they do the same work.",
         )
-    return done
 
 
-def _log(entry: Entry, number: int) -> Path:
+def log_of(entry: Entry, number: int) -> Path:
+    """Returns the file for what a program prints."""
     return Path(entry.assignment["folder"]) / f"{entry.name.replace(' ', '-')}-{number}.log"

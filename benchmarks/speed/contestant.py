@@ -47,6 +47,8 @@ class TurnDone:
     steps: int
     peak_bytes: int
     """Most that it held since it started."""
+    rewards: Sequence[float] = ()
+    """Mean of each iteration's answers, where answers are rewarded."""
 
 
 class Contestant:
@@ -77,7 +79,10 @@ class Contestant:
                 start_new_session=True,
             )
         try:
-            self.versions: Mapping[str, str] = self._answer(START_S)["versions"]
+            answer = self._answer(START_S)
+            self.versions: Mapping[str, str] = answer.pop("versions")
+            self.first = TurnDone(**answer)
+            """The turn that is not timed."""
         except BaseException:
             self.close()
             raise

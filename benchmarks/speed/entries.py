@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from contestant import Entry
-from jobs import Job, Peer
+from jobs import Job, Peer, Reinforcing
 from material import Material
 
 from flexrlhf.core.algorithm_specs import BUILT
@@ -37,37 +37,60 @@ def entries(job: Job, material: Material, peers: Path, threads: Sequence[int]) -
     Raises:
         ConfigError: we cannot do the job, or a peer is not installed.
     """
+    return [
+        _of_program(job, material, program, {"threads": threads, **_SETTINGS.get(program.kind, {})})
+        for program in _programs(job, peers)
+    ]
+
+
+def seeded_entries(job: Job, material: Material, peers: Path) -> list[list[Entry]]:
+    """Returns the runs of each program whose curves are compared, ours first.
+
+    Args:
+        job: to be done; one with a curve.
+        material: of the job.
+        peers: folder of their environments.
+
+    Raises:
+        ConfigError: we cannot do the job, or a peer is not installed.
+    """
+    assert isinstance(job, Reinforcing), "checked with the job"
+    assert job.curve is not None, "only jobs with a curve are asked for it"
+    choices = {"threads": (1,), "seed": range(1, job.curve.seeds + 1)}
+    return [_of_program(job, material, program, choices) for program in _programs(job, peers)]
+
+
+@dataclass(frozen=True, slots=True)
+class _Program:
+    kind: str
+    """The first word of its script's name."""
+    name: str
+    python: Path
+
+
+def _programs(job: Job, peers: Path) -> list[_Program]:
     if job.does not in ("generate", *BUILT):
         raise ConfigError(
             f"Algorithm {job.does!r} is not built.",
             f"What can be timed: generate, {', '.join(BUILT)}.",
             "Choose other jobs with --jobs.",
         )
-    programs = [
+    return [
         _Program(OURS, OURS, Path(sys.executable)),
         *(_Program(peer.program, peer.name, _python(peer, peers)) for peer in job.peers),
     ]
-    return [_of_program(job, material, program, threads) for program in programs]
-
-
-@dataclass(frozen=True, slots=True)
-class _Program:
-    program: str
-    name: str
-    python: Path
 
 
 def _of_program(
-    job: Job, material: Material, program: _Program, threads: Sequence[int]
+    job: Job, material: Material, program: _Program, choices: Mapping[str, Sequence[Any]]
 ) -> list[Entry]:
-    does = "train" if program.program == OURS and job.does != "generate" else job.does
-    script = _PROGRAMS / f"{program.program}_{does}.py"
-    choices = {"threads": threads, **_SETTINGS.get(program.program, {})}
+    does = "train" if program.kind == OURS and job.does != "generate" else job.does
+    script = _PROGRAMS / f"{program.kind}_{does}.py"
     return [
         Entry(
             name=program.name,
             command=[str(program.python), str(script)],
-            environment=_environment(program.program, settings["threads"]),
+            environment=_environment(program.kind, settings["threads"]),
             assignment={
                 "job": job.model_dump(mode="json"),
                 "folder": str(material.folder),

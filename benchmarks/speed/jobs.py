@@ -22,6 +22,8 @@ from flexrlhf.config.yaml_text import read_yaml
 from flexrlhf.core.errors import ConfigError, nearest
 
 JOBS: Final = Path(__file__).parents[1] / "jobs"
+RewardName = Literal["variety", "low_words"]
+"""A function of programs/rewards.py."""
 
 
 class BenchedModel(Section):
@@ -103,6 +105,19 @@ class Learning(Section):
         return self.epochs * self.mini_batches
 
 
+class LearningCurve(Section):
+    """The same job with a reward that can be learnt, to see that programs learn it alike."""
+
+    reward: RewardName
+    learning_rate: Positive
+    """At which it is learnt in so many iterations."""
+    iterations: Count
+    seeds: Annotated[Count, Field(ge=2)]
+    """Runs of each program; they differ in order and sampling only."""
+    resolution: Positive
+    """Difference of mean rewards that must be seen if it is there, else nothing is known."""
+
+
 class _Job(Section):
     what: Text
     """In words, for the page."""
@@ -146,11 +161,37 @@ class Reinforcing(_Answering):
 
     does: Literal["grpo", "ppo"]
     training: Learning
+    reward: RewardName = "variety"
+    """What grpo rewards."""
+    curve: LearningCurve | None = None
 
     @property
     def steps(self) -> int:
         """Optimiser steps of an iteration, of each model that is trained."""
         return self.training.steps
+
+    @model_validator(mode="after")
+    def _check_curve(self) -> Reinforcing:
+        if self.curve is not None and self.does != "grpo":
+            raise ValueError("only grpo has a curve: ppo is given a reward model here")
+        return self
+
+    def learning(self, *, slowed: float = 1.0) -> Reinforcing:
+        """Returns the job of the curve, in which a turn is all of it.
+
+        Args:
+            slowed: divides the learning rate.
+        """
+        assert self.curve is not None, "only a job with a curve is asked for it"
+        rate = self.curve.learning_rate / slowed
+        optimiser = self.training.optimiser.model_copy(update={"learning_rate": rate})
+        return self.model_copy(
+            update={
+                "reward": self.curve.reward,
+                "training": self.training.model_copy(update={"optimiser": optimiser}),
+                "turn": self.turn.model_copy(update={"iterations": self.curve.iterations}),
+            }
+        )
 
 
 class Preferring(_Job):

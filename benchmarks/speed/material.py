@@ -98,7 +98,7 @@ def run_document(job: Reinforcing | Preferring, material: Material) -> dict[str,
         document["model"] |= {"critic": scorer, "reward": scorer}
         document["training"]["critic_learning_rate"] = optimiser.learning_rate
     elif job.does == "grpo":
-        document["reward"] = {"functions": [{"path": f"{_REWARDS}:variety"}]}
+        document["reward"] = {"functions": [{"path": f"{_REWARDS}:{job.reward}"}]}
     return document
 
 

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import importlib
 import json
+import random
+import runpy
+import statistics
 import subprocess
 import sys
 from pathlib import Path
@@ -181,6 +184,92 @@ def test_the_page_is_that_of_its_numbers(bench):
     assert set(numbers) >= {"commit", "machine", "command", "rows"}
     for row in numbers["rows"]:
         assert {"job", "peer", "ours", "theirs", "unit", "ratio", "goal"} <= set(row)
+
+
+def test_what_was_learnt_is_what_the_curves_say(bench):
+    numbers = json.loads((ROOT / "docs" / "benchmarks.json").read_text(encoding="utf-8"))
+    learning = bench("learning")
+    rows = numbers["learning"]
+    assert rows
+    for row in rows:
+        resolution = row["curve"]["resolution"]
+        assert len(row["ours"]) == len(row["theirs"]) == row["curve"]["seeds"]
+        assert {len(run) for run in row["ours"] + row["theirs"]} == {row["curve"]["iterations"]}
+        assert row["verdict"] == learning.compared(row["ours"], row["theirs"], resolution)
+        slowed = learning.compared(row["ours_slowed"], row["theirs"], resolution)
+        assert slowed == row["verdict_slowed"]
+        assert slowed["result"] == "different", "half the learning rate has to be told apart"
+    pictures = bench("learning_page").learning_pictures(rows)
+    for name, picture in pictures.items():
+        file = ROOT / "docs" / "images" / "benchmarks" / f"{name}.svg"
+        assert file.read_text(encoding="utf-8") == picture + "\n"
+
+
+def curves(draw: random.Random, rate: float = 1.0, noise: float = 0.01, runs: int = 5):
+    """Curves from 0.5 to nearly 1, each run with a delay and a noise of its own."""
+
+    def curve() -> list[float]:
+        speed = rate * (1 + draw.gauss(0, noise))
+        return [1 - 0.5 * 0.97 ** (speed * i) + draw.gauss(0, noise) for i in range(120)]
+
+    return [curve() for _ in range(runs)]
+
+
+def test_curves_of_one_process_are_the_same_and_slower_ones_are_not(bench):
+    compared, draw = bench("learning").compared, random.Random(0)
+    same = [compared(curves(draw), curves(draw), 0.02)["result"] for _ in range(50)]
+    assert same.count("same") >= 40  # two intervals of 95 %, and a band
+    slower = [compared(curves(draw, rate=0.5), curves(draw), 0.02)["result"] for _ in range(20)]
+    assert set(slower) == {"different"}
+    late = [[*run[:80], *(value - 0.05 for value in run[80:])] for run in curves(draw)]
+    assert compared(late, curves(draw), 0.02)["result"] == "different"
+    loud = [compared(curves(draw, noise=0.2), curves(draw, noise=0.2), 0.02) for _ in range(20)]
+    assert "same" not in {verdict["result"] for verdict in loud}
+    assert "not known" in {verdict["result"] for verdict in loud}
+
+
+def test_student_s_quantiles_are_those_of_the_tables(bench):
+    table = {1: 12.706, 2: 4.303, 4: 2.776, 8: 2.306, 30: 2.042, 120: 1.980}
+    for freedom, quantile in table.items():
+        assert bench("welch").student_quantile(freedom) == pytest.approx(quantile, abs=6e-4)
+
+
+def test_an_interval_holds_the_true_difference_nineteen_times_in_twenty(bench):
+    draw = random.Random(1)
+
+    def holds() -> bool:
+        groups = [[draw.gauss(mean, mean) for _ in range(size)] for mean, size in ((1, 5), (3, 7))]
+        found = bench("welch").difference(*groups)
+        assert found.mean == pytest.approx(statistics.mean(groups[0]) - statistics.mean(groups[1]))
+        return abs(found.mean - (1 - 3)) <= found.half_width
+
+    assert 0.92 <= sum(holds() for _ in range(400)) / 400 <= 0.98
+
+
+def test_only_a_job_whose_reward_is_a_function_has_a_curve(bench, document):
+    with pytest.raises(ConfigError, match="only grpo has a curve"):
+        bench("jobs").parse_job(document | {"does": "ppo"}, "mine.yaml")
+
+
+def test_runs_of_a_curve_differ_by_their_seed_alone(bench, document, tmp_path):
+    short = document | {"curve": document["curve"] | {"iterations": 2}, "peers": document["peers"]}
+    job = bench("jobs").parse_job(short, "mine.yaml").learning()
+    material = bench("material").make_material(job, tmp_path, tmp_path)
+    peer = tmp_path / "trl-1.16.0" / "bin" / "python"
+    peer.parent.mkdir(parents=True)
+    peer.symlink_to(sys.executable)
+    ours, _ = bench("entries").seeded_entries(job, material, tmp_path)
+    learned = bench("learning")._learned
+    first, again, other = (learned(job, entry).first.rewards for entry in (*ours[:1] * 2, ours[1]))
+    assert first == again != other
+    assert len(first) == len(other) == 2
+    assert all(0.3 < reward < 0.7 for reward in (*first, *other))
+
+
+def test_the_reward_of_curves_is_the_share_of_low_words():
+    module = SPEED / "programs" / "rewards.py"
+    low_words = runpy.run_path(str(module))["low_words"]
+    assert low_words(["w2 w255 w256 w511", "w300", "w9", "<end>"]) == [0.5, 0.0, 1.0, 0.0]
 
 
 def test_a_page_without_a_place_is_refused(bench):

@@ -32,7 +32,9 @@ class Turning:
         """Counts the tokens that there were, whatever was asked for."""
         del iteration
         prompts = metrics["samples"] * self._prompt_tokens
-        self._turns.end_iteration(round(metrics["tokens"] - prompts))
+        self._turns.end_iteration(
+            round(metrics["tokens"] - prompts), reward=metrics.get("reward/mean")
+        )
 
 
 def main() -> None:
@@ -40,9 +42,11 @@ def main() -> None:
     given = assignment()
     job, folder = given["job"], Path(given["folder"])
     turns = Turns(job["turn"]["iterations"], ("flexrlhf", "torch", "transformers"))
-    config = flexrlhf.load_config(
-        folder / "run.yaml", overrides=[f"training.threads={given['settings']['threads']}"]
-    )
+    settings = given["settings"]
+    overrides = [f"training.threads={settings['threads']}"]
+    if "seed" in settings:
+        overrides.append(f"run.seed={settings['seed']}")
+    config = flexrlhf.load_config(folder / "run.yaml", overrides=overrides)
     with tempfile.TemporaryDirectory(prefix="bench-") as run_dir:
         flexrlhf.train(
             config,

@@ -38,18 +38,22 @@ class Turns:
         self._packages = packages
         self._done = self._tokens = self._steps = 0
         self._reckoned_s = 0.0
+        self._rewards: list[float] = []
         self._began_s: float | None = None
 
     def step(self) -> None:
         """Counts an optimiser step."""
         self._steps += 1
 
-    def end_iteration(self, tokens: int, *, reckoned_s: float = 0.0) -> None:
+    def end_iteration(
+        self, tokens: int, *, reckoned_s: float = 0.0, reward: float | None = None
+    ) -> None:
         """Counts an iteration; at the end of a turn, tells of it and waits for the next.
 
         Args:
             tokens: that it made.
             reckoned_s: what it would have taken, where that is reckoned and not done.
+            reward: mean of its answers, where answers are rewarded.
 
         Raises:
             SystemExit: there is none.
@@ -57,26 +61,31 @@ class Turns:
         self._done += 1
         self._tokens += tokens
         self._reckoned_s += reckoned_s
+        self._rewards += [] if reward is None else [reward]
         if self._done == self._iterations:
             self._end_turn()
 
     def _end_turn(self) -> None:
-        if self._began_s is None:
-            self._tell(versions={name: importlib.metadata.version(name) for name in self._packages})
-        else:
+        seconds = 0.0  # of a first turn
+        if self._began_s is not None:
             seconds = self._reckoned_s or time.perf_counter() - self._began_s
-            self._tell(
-                seconds=seconds, tokens=self._tokens, steps=self._steps, peak_bytes=peak_bytes()
-            )
+        facts: dict[str, Any] = {
+            "seconds": seconds,
+            "tokens": self._tokens,
+            "steps": self._steps,
+            "peak_bytes": peak_bytes(),
+            "rewards": self._rewards,
+        }
+        if self._began_s is None:
+            facts["versions"] = {name: importlib.metadata.version(name) for name in self._packages}
+        self._out.write(json.dumps(facts) + "\n")
+        self._out.flush()
         if not sys.stdin.readline():
             raise SystemExit(0)
         self._done = self._tokens = self._steps = 0
         self._reckoned_s = 0.0
+        self._rewards = []
         self._began_s = time.perf_counter()
-
-    def _tell(self, **facts: Any) -> None:
-        self._out.write(json.dumps(facts) + "\n")
-        self._out.flush()
 
 
 def count_steps(turns: Turns) -> None:
