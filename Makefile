@@ -118,7 +118,9 @@ largest-batch: $(VENV)/.dev
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/accuracy/largest_batch.py
 
 # Times our jobs against other programs, each in an environment of its own with the same torch, so
-# nothing else should run. One job alone: make bench BENCH="--jobs grpo-tiny --repeats 5"
+# nothing else should run. One job alone: make bench BENCH="--jobs grpo-tiny --repeats 5"; reward
+# curves, which may share the machine: BENCH="--parts learning"; generation as batch, length and
+# model grow, resumed where it ended: BENCH="--parts scaling --missing"
 PEERS := .cache/peers
 PEER_PIP = $(@D)/bin/python -m pip install --quiet --disable-pip-version-check $(PIP_OPTIONS)
 BENCH ?=

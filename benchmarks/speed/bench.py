@@ -2,10 +2,13 @@
 
     python benchmarks/speed/bench.py [--jobs grpo-tiny,G32] [--repeats 5] [--threads 1,2]
     python benchmarks/speed/bench.py --parts learning
+    python benchmarks/speed/bench.py --parts scaling --threads 2 --repeats 3 --missing
 
 Jobs are files of benchmarks/jobs; all programs of a job read the same one, and must do as many
-optimiser steps on as many tokens. Parts are speed, which wants an idle machine, and learning, which
-compares reward curves. Results of jobs and parts that are not run stay.
+optimiser steps on as many tokens. Parts are speed of these jobs, learning, which compares their
+reward curves, and scaling, which times generation as batch, length and model grow. Speed and
+scaling want an idle machine. Results of jobs, parts and points that are not run stay, and each is
+written as soon as it is there.
 """
 
 from __future__ import annotations
@@ -20,14 +23,14 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from bench_page import renewed
+from bench_page import pictures, renewed
 from bench_rows import Row, merged, rows_of
-from contest import contest
+from contest import Result, contest
 from entries import entries
 from jobs import Job, Reinforcing, job_names, read_job
 from learning import learn
-from learning_page import learning_pictures
 from material import MOST_TURNS, make_material
+from scaling import points, row_of
 
 import flexrlhf
 from flexrlhf.core.atomic_files import write_atomically
@@ -50,35 +53,50 @@ def main() -> int:
             return 0
         jobs = {name: read_job(name) for name in options.jobs or job_names()}
         for part in options.parts or (["speed"] if options.jobs else list(_PARTS)):
-            for name, job in jobs.items():
-                _PARTS[part](name, job, options)
+            _PARTS[part](jobs, options)
     except FlexError as error:
         sys.stderr.write(f"{type(error).__name__}: {error}\n")
         return 2 if isinstance(error, ConfigError) else 1
     return 0
 
 
-def _time(name: str, job: Job, options: argparse.Namespace) -> None:
-    sys.stderr.write(f"{name}\n")
-    began_s = time.monotonic()
+def _time(jobs: Mapping[str, Job], options: argparse.Namespace) -> None:
+    for name, job in jobs.items():
+        sys.stderr.write(f"{name}\n")
+        began_s = time.monotonic()
+        results = _contest(job, options)
+        facts = _facts() | {"minutes": round((time.monotonic() - began_s) / 60, 1)}
+        _write(options.page, {"rows": list(rows_of(name, job, results, facts))})
+
+
+def _learn(jobs: Mapping[str, Job], options: argparse.Namespace) -> None:
+    folders = (options.cache / "bench", options.cache / "wheels", options.cache / "peers")
+    for name, job in jobs.items():
+        if isinstance(job, Reinforcing) and job.curve is not None:
+            sys.stderr.write(f"{name}: reward curves\n")
+            _write(options.page, {"learning": list(learn(name, job, folders, _facts()))})
+
+
+def _scale(jobs: Mapping[str, Job], options: argparse.Namespace) -> None:
+    del jobs
+    known = {row["job"] for row in _read(options.page).get("scaling", [])}
+    for name, point in points().items():
+        if not (options.missing and name in known):
+            sys.stderr.write(f"{name}\n")
+            row = row_of(point, _contest(point.job, options), _facts())
+            _write(options.page, {"scaling": [row]})
+
+
+def _contest(job: Job, options: argparse.Namespace) -> list[Result]:
     material = make_material(job, options.cache / "bench", options.cache / "wheels")
     programs = entries(job, material, options.cache / "peers", options.threads)
-    results = contest(job, programs, options.repeats)
-    facts = _facts() | {"minutes": round((time.monotonic() - began_s) / 60, 1)}
-    _write(options.page, {"rows": list(rows_of(name, job, results, facts))})
+    return contest(job, programs, options.repeats)
 
 
-def _learn(name: str, job: Job, options: argparse.Namespace) -> None:
-    if not isinstance(job, Reinforcing) or job.curve is None:
-        return
-    sys.stderr.write(f"{name}: reward curves\n")
-    folders = tuple(options.cache / part for part in ("bench", "wheels", "peers"))
-    _write(options.page, {"learning": list(learn(name, job, folders, _facts()))})
-
-
-_PARTS: Final[Mapping[str, Callable[[str, Job, argparse.Namespace], None]]] = {
+_PARTS: Final[Mapping[str, Callable[[Mapping[str, Job], argparse.Namespace], None]]] = {
     "speed": _time,
     "learning": _learn,
+    "scaling": _scale,
 }
 
 
@@ -94,23 +112,28 @@ def _write(page: Path, new: Mapping[str, Sequence[Row]]) -> None:
         page: whose numbers lie beside it.
         new: rows by part; none draws the page of the numbers that there are.
     """
-    path = page.with_suffix(".json")
-    old = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {"rows": []}
+    old = _read(page)
     document: dict[str, Any] = dict(old)
     if new:
         machine = f"{processor_name()}, {physical_cores()} cores"
         document |= {"commit": _facts()["commit"], "machine": machine, "command": _command()}
     for part, rows in new.items():
-        document[part] = merged(old.get(part, []), rows, job_names())
+        names = list(points()) if part == "scaling" else job_names()
+        document[part] = merged(old.get(part, []), rows, names)
     text = json.dumps(document, indent=1) + "\n"
     document = json.loads(text)
-    write_atomically(path, text)
+    write_atomically(page.with_suffix(".json"), text)
     jobs = {name: read_job(name) for name in job_names()}
     write_atomically(page, renewed(page.read_text(encoding="utf-8"), document, jobs))
-    for name, picture in learning_pictures(document.get("learning", [])).items():
+    for name, picture in pictures(document).items():
         image = page.parent / "images" / "benchmarks" / f"{name}.svg"
         image.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(image, picture + "\n")
+
+
+def _read(page: Path) -> dict[str, Any]:
+    path = page.with_suffix(".json")
+    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {"rows": []}
 
 
 def _command() -> str:
@@ -134,6 +157,7 @@ def _options() -> argparse.Namespace:
         default=[],
         help=f"of {', '.join(_PARTS)}, with commas; speed if jobs are named, else all",
     )
+    parser.add_argument("--missing", action="store_true", help="of scaling, only points without")
     parser.add_argument("--draw", action="store_true", help="the page anew from its numbers")
     parser.add_argument("--page", type=Path, default=_ROOT / "docs" / "benchmarks.md")
     parser.add_argument("--cache", type=Path, default=_ROOT / ".cache")

@@ -6,9 +6,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from jobs import Job, Peer
-from learning_page import learning_section
+from learning_page import learning_pictures, learning_section
+from scaling_page import scaling_picture, scaling_section
 
 from flexrlhf.core.errors import ConfigError
+from flexrlhf.report.markup import Html
 
 Row = Mapping[str, Any]
 
@@ -40,6 +42,18 @@ def renewed(page: str, document: Mapping[str, Any], jobs: Mapping[str, Job]) -> 
     return f"{before}{BEGIN}\n\n{text}\n\n{END}{after}"
 
 
+def pictures(document: Mapping[str, Any]) -> dict[str, Html]:
+    """Returns the pictures of the page, by name.
+
+    Args:
+        document: content of benchmarks.json.
+    """
+    found = learning_pictures(document.get("learning", []))
+    if document.get("scaling"):
+        found["scaling"] = scaling_picture(document["scaling"])
+    return found
+
+
 def _part(document: Mapping[str, Any], jobs: Mapping[str, Job]) -> Iterator[str]:
     rows: Sequence[Row] = document["rows"]
     found = {(row["job"], row["peer"]): row for row in rows}
@@ -68,6 +82,8 @@ def _part(document: Mapping[str, Any], jobs: Mapping[str, Job]) -> Iterator[str]
     yield from _starts(rows)
     yield ""
     yield from learning_section(document.get("learning", []))
+    yield ""
+    yield from scaling_section(document.get("scaling", []))
 
 
 def _work(job: Job) -> str:

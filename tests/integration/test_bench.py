@@ -182,6 +182,9 @@ def test_the_page_is_that_of_its_numbers(bench):
     found = {name: jobs.read_job(name) for name in jobs.job_names()}
     assert bench("bench_page").renewed(page, numbers, found) == page
     assert set(numbers) >= {"commit", "machine", "command", "rows"}
+    for name, picture in bench("bench_page").pictures(numbers).items():
+        file = ROOT / "docs" / "images" / "benchmarks" / f"{name}.svg"
+        assert file.read_text(encoding="utf-8") == picture + "\n"
     for row in numbers["rows"]:
         assert {"job", "peer", "ours", "theirs", "unit", "ratio", "goal"} <= set(row)
 
@@ -199,10 +202,6 @@ def test_what_was_learnt_is_what_the_curves_say(bench):
         slowed = learning.compared(row["ours_slowed"], row["theirs"], resolution)
         assert slowed == row["verdict_slowed"]
         assert slowed["result"] == "different", "half the learning rate has to be told apart"
-    pictures = bench("learning_page").learning_pictures(rows)
-    for name, picture in pictures.items():
-        file = ROOT / "docs" / "images" / "benchmarks" / f"{name}.svg"
-        assert file.read_text(encoding="utf-8") == picture + "\n"
 
 
 def curves(draw: random.Random, rate: float = 1.0, noise: float = 0.01, runs: int = 5):
@@ -270,6 +269,62 @@ def test_the_reward_of_curves_is_the_share_of_low_words():
     module = SPEED / "programs" / "rewards.py"
     low_words = runpy.run_path(str(module))["low_words"]
     assert low_words(["w2 w255 w256 w511", "w300", "w9", "<end>"]) == [0.5, 0.0, 1.0, 0.0]
+
+
+def test_points_of_scaling_are_jobs_that_differ_in_one_thing(bench):
+    scaling = bench("scaling")
+    points = scaling.points()
+    assert scaling.BASE.name in points
+    jobs = {name: point.job for name, point in points.items()}
+    assert len({job.model_dump_json() for job in jobs.values()}) == len(points)
+    shared = scaling.AXES[f"answers to a prompt, of {scaling.ANSWERS}"].values()
+    assert {point.job.samples for point in shared} == {scaling.ANSWERS}
+    for axis in scaling.AXES.values():
+        ours = [job.peers for point in axis.values() for job in [jobs[point.name]]]
+        assert all({"limit", "transformers"} == {peer.program for peer in peers} for peers in ours)
+
+
+@pytest.mark.parametrize("size", ["1M", "10M", "35M", "135M"])
+def test_sizes_of_scaling_have_about_so_many_parameters(bench, size):
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    scaling = bench("scaling")
+    given = dict(scaling.Point(size=size).job.model.architecture)
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(
+            AutoConfig.for_model(given.pop("model_type"), **given)
+        )
+    assert model.num_parameters() == pytest.approx(scaling.PARAMETERS[size], rel=0.15)
+
+
+def test_what_was_measured_of_scaling_is_shown_and_the_rest_is_absent(bench):
+    scaling, page = bench("scaling"), bench("scaling_page")
+    result = bench("contest").Result
+    rows = []
+    for point in [scaling.BASE, scaling.Point(prompts=64)]:
+        done = [
+            result(name, {"threads": 2}, {}, 1.0, (seconds,), 1)
+            for name, seconds in (("flexrlhf", 2.0), ("transformers 5.19.0", 4.0), ("limit", 1.0))
+        ]
+        rows.append(scaling.row_of(point, done, {"commit": "abc", "at": "today"}))
+    ours = rows[0]["programs"]["flexrlhf"]["median"]
+    assert ours == 8 * 64 * scaling.ITERATIONS / 2.0
+    text = "\n".join(page.scaling_section(rows))
+    assert f"| new tokens | 64 | {ours:.0f} | {ours / 2:.0f} | {ours * 2:.0f} | 50% | 1 |" in text
+    assert "| prompts, one answer each | 64 |" in text
+    assert "| new tokens | 512 |" not in text
+    assert "**not measured** yet: 11" in text
+    picture = page.scaling_picture(rows)
+    assert picture.count("<polyline") == 4 * 3 - 3  # no point has 4 or 16 answers to a prompt
+    assert picture.count("<circle") == 3 * (2 + 1 + 1)
+
+
+def test_a_part_that_is_not_there_ends_with_status_2():
+    command = [sys.executable, str(SPEED / "bench.py"), "--parts", "curves"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+    assert done.returncode == 2
+    assert "'curves' is none of speed, learning, scaling" in done.stderr
 
 
 def test_a_page_without_a_place_is_refused(bench):
