@@ -102,7 +102,11 @@ _PARTS: Final[Mapping[str, Callable[[Mapping[str, Job], argparse.Namespace], Non
 
 def _facts() -> dict[str, Any]:
     commit = source_commit(Path(flexrlhf.__file__).parent).get("commit", "")[:7]
-    return {"commit": commit, "at": time.strftime("%Y-%m-%d %H:%M", time.gmtime())}
+    return {
+        "commit": commit,
+        "at": time.strftime("%Y-%m-%d %H:%M", time.gmtime()),
+        "machine": f"{processor_name()}, {physical_cores()} cores",
+    }
 
 
 def _write(page: Path, new: Mapping[str, Sequence[Row]]) -> None:
@@ -115,8 +119,8 @@ def _write(page: Path, new: Mapping[str, Sequence[Row]]) -> None:
     old = _read(page)
     document: dict[str, Any] = dict(old)
     if new:
-        machine = f"{processor_name()}, {physical_cores()} cores"
-        document |= {"commit": _facts()["commit"], "machine": machine, "command": _command()}
+        facts = _facts()
+        document |= {"command": _command(), **{key: facts[key] for key in ("commit", "machine")}}
     for part, rows in new.items():
         names = list(points()) if part == "scaling" else job_names()
         document[part] = merged(old.get(part, []), rows, names)

@@ -60,8 +60,8 @@ def _part(document: Mapping[str, Any], jobs: Mapping[str, Job]) -> Iterator[str]
     yield "## Against other programs"
     yield ""
     yield (
-        f"Last written by `{document['command']}`, commit {document['commit']}, on"
-        f" {document['machine']}; each row says when it was measured and at which commit. The jobs"
+        f"Last written by `{document['command']}`; each row says when it was measured, at which"
+        " commit and on which machine. The jobs"
         " are the files of [benchmarks/jobs](../benchmarks/jobs). Programs run in turns, each in an"
         " environment of its own with the same torch and transformers, and in the best of its"
         " settings that were tried. In every turn they must have generated and trained on as many"
@@ -97,13 +97,13 @@ def _work(job: Job) -> str:
 def _speeds(found: Mapping[tuple[str, str], Row], jobs: Mapping[str, Job]) -> Iterator[str]:
     yield "### Speed"
     yield ""
-    yield "| job | against | ours | theirs | ratio | goal | | turns | at | commit |"
-    yield "|---|---|---|---|---|---|---|---|---|---|"
+    yield "| job | against | ours | theirs | ratio | goal | | turns | at | commit | machine |"
+    yield f"|{'---|' * 11}"
     for name, peer in _contests(jobs):
         row = found.get((name, peer.name))
         goal = f">= {peer.goal:g}"
         if row is None:
-            yield f"| {name} | {peer.name} | | | | {goal} | {_NOT_MEASURED} | | | |"
+            yield f"| {name} | {peer.name} | | | | {goal} | {_NOT_MEASURED} | | | | |"
             continue
         ratio = row["ratio"]
         cells = [
@@ -117,6 +117,7 @@ def _speeds(found: Mapping[tuple[str, str], Row], jobs: Mapping[str, Job]) -> It
             str(len(row["ours"]["runs"])),
             row["at"],
             row["commit"],
+            row["machine"],
         ]
         yield f"| {' | '.join(cells)} |"
 

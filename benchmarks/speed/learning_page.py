@@ -41,9 +41,9 @@ def learning_section(rows: Sequence[Row]) -> Iterator[str]:
         return
     yield (
         "| job | against | reward | runs | whole curve | last third | resolution | inside | goal |"
-        " half the rate is found | at | commit |"
+        " half the rate is found | at | commit | machine |"
     )
-    yield f"|{'---|' * 12}"
+    yield f"|{'---|' * 13}"
     for row in rows:
         verdict, curve = row["verdict"], row["curve"]
         cells = [
@@ -60,6 +60,7 @@ def learning_section(rows: Sequence[Row]) -> Iterator[str]:
             f" ({_difference(row['verdict_slowed']['whole'])} over the whole curve)",
             row["at"],
             row["commit"],
+            row["machine"],
         ]
         yield f"| {' | '.join(cells)} |"
     for name in learning_pictures(rows):
@@ -86,7 +87,7 @@ def _picture(row: Row) -> Html:
     values = [y for curve in curves for _, y in curve.points]
     panel = Panel(
         f"{row['job']}: mean reward of every run",
-        Axis("iteration", nice_ticks(0, row["curve"]["iterations"])),
+        Axis("iteration", nice_ticks(0, row["curve"]["iterations"], count=6)),
         Axis("", nice_ticks(min(values), max(values))),
         curves,
     )

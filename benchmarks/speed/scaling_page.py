@@ -41,7 +41,17 @@ def scaling_section(rows: Sequence[Row]) -> Iterator[str]:
         yield "Not measured."
         return
     others = _others(rows)
-    head = ["grows", "value", "ours", *others, f"of the {LIMIT}", "turns", "at", "commit"]
+    head = [
+        "grows",
+        "value",
+        "ours",
+        *others,
+        f"of the {LIMIT}",
+        "turns",
+        "at",
+        "commit",
+        "machine",
+    ]
     yield f"| {' | '.join(head)} |"
     yield f"|{'---|' * len(head)}"
     yield from lines
@@ -90,6 +100,7 @@ def _lines(found: Mapping[str, Row]) -> Iterator[str]:
                 str(len(row["programs"][OURS]["runs"])),
                 row["at"],
                 row["commit"],
+                row["machine"],
             ]
             yield f"| {' | '.join(cells)} |"
 

@@ -307,14 +307,16 @@ def test_what_was_measured_of_scaling_is_shown_and_the_rest_is_absent(bench):
             result(name, {"threads": 2}, {}, 1.0, (seconds,), 1)
             for name, seconds in (("flexrlhf", 2.0), ("transformers 5.19.0", 4.0), ("limit", 1.0))
         ]
-        rows.append(scaling.row_of(point, done, {"commit": "abc", "at": "today"}))
+        rows.append(
+            scaling.row_of(point, done, {"commit": "abc", "at": "today", "machine": "mine"})
+        )
     ours = rows[0]["programs"]["flexrlhf"]["median"]
     assert ours == 8 * 64 * scaling.ITERATIONS / 2.0
     text = "\n".join(page.scaling_section(rows))
     assert f"| new tokens | 64 | {ours:.0f} | {ours / 2:.0f} | {ours * 2:.0f} | 50% | 1 |" in text
     assert "| prompts, one answer each | 64 |" in text
     assert "| new tokens | 512 |" not in text
-    assert "**not measured** yet: 11" in text
+    assert "**not measured** yet: 12" in text
     picture = page.scaling_picture(rows)
     assert picture.count("<polyline") == 4 * 3 - 3  # no point has 4 or 16 answers to a prompt
     assert picture.count("<circle") == 3 * (2 + 1 + 1)
