@@ -27,7 +27,7 @@ def main() -> None:
         max_new_tokens=job["new_tokens"],
         min_new_tokens=job["new_tokens"],
         temperature=job["temperature"],
-        end_tokens=tuple(ends) if isinstance(ends, list) else (ends,),
+        end_tokens=tuple(ends if isinstance(ends, list) else [ends] if ends is not None else []),
     )
     answers = job["samples_per_prompt"]
     for number, prompts in enumerate(prompt_batches(given)):
