@@ -243,9 +243,15 @@ def test_the_metrics_page_has_every_key_and_no_other(
     Path("rows.jsonl").write_text(2 * (json.dumps(row) + "\n"))
     rows = {"path": "rows.jsonl"}
     prompts = {"data": {"prompts": rows, "evaluation": rows, "max_prompt_tokens": 4}}
+    proposed = {
+        "max_new_tokens": 4,
+        "samples_per_prompt": 2,
+        "speculation": "draft_model",
+        "draft_model": "reference",
+    }
     jobs: dict[str, dict[str, Any]] = {
         "ppo": {"roles": ["actor", "reward"], **prompts},
-        "grpo": {"roles": ["actor", "reward"], **prompts},
+        "grpo": {"roles": ["actor", "reward", "reference"], **prompts, "rollout": proposed},
         "sft": {"roles": ["actor"], "data": {"supervised": rows, "evaluation": rows}},
         "reward_model": {"roles": ["reward"], "data": {"preferences": rows, "evaluation": rows}},
         "dpo": {"roles": ["actor"], "data": {"preferences": rows, "evaluation": rows}},

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +16,7 @@ from flexrlhf.planning.search.this_machine import this_machine_plans
 
 if TYPE_CHECKING:
     from flexrlhf.planning.cluster.cluster import Cluster
+    from flexrlhf.planning.search.speculation import SpeculationOutlook
     from flexrlhf.planning.search.stage_plans import StagePlans
 
 
@@ -34,7 +35,7 @@ def plan(config: RunConfig) -> list[Plan]:
     Raises:
         PlanError: the strategy asked for cannot be had.
     """
-    config = resolve(config)
+    config, _ = _with_speculation(resolve(config))
     if is_one_device_run(config):
         return this_machine_plans(config)
     found = searched_plans(config)
@@ -55,9 +56,15 @@ def plan_document(config: RunConfig, *, page: Path | None = None) -> dict[str, A
         ConfigError: the page would show nothing, or its folder does not exist.
         RunFailed: the page cannot be written.
     """
-    config = resolve(config)
+    config, outlooks = _with_speculation(resolve(config))
     if page is not None:
         _require_page(config, page)
+    expected = {name: outlook.to_json() for name, outlook in outlooks.items()}
+    speculation = {"speculation": expected} if expected else {}
+    return _plan_document(config, page) | speculation
+
+
+def _plan_document(config: RunConfig, page: Path | None) -> dict[str, Any]:
     if is_one_device_run(config):
         return plans_document(request_of(config), this_machine_plans(config))
     found = searched_plans(config)
@@ -76,6 +83,22 @@ def plan_document(config: RunConfig, *, page: Path | None = None) -> dict[str, A
         for stage in found
     }
     return plans_document(request_of(config), winners) | {"stages": stages}
+
+
+def _with_speculation(
+    config: RunConfig, joined: Cluster | None = None
+) -> tuple[RunConfig, Mapping[str, SpeculationOutlook]]:
+    """Settles `rollout.speculation: auto`; looks at nothing where no stage speculates."""
+    if all(stage.rollout.speculation == "none" for _, stage in config.stage_configs()):
+        return config, {}
+    from flexrlhf.planning.search.speculation import with_speculation
+
+    return with_speculation(config, joined or joined_machines(config))
+
+
+def settled_speculation(config: RunConfig, cluster: Cluster | None) -> RunConfig:
+    """Returns a config that is trained with `rollout.speculation: auto` replaced."""
+    return _with_speculation(config, cluster)[0]
 
 
 def training_plans(config: RunConfig, cluster: Cluster | None) -> list[Plan]:

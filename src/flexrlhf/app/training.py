@@ -16,7 +16,7 @@ from flexrlhf.app.machines import (
     require_packages,
     threads_of,
 )
-from flexrlhf.app.planning import plan_document, training_plans
+from flexrlhf.app.planning import plan_document, settled_speculation, training_plans
 from flexrlhf.app.results import report
 from flexrlhf.config.files import require_files
 from flexrlhf.config.loading import dump_config
@@ -80,6 +80,7 @@ def train(
     from flexrlhf.runtime.run_log import logged
 
     cluster = None if is_one_device_run(config) else cluster_of_run(config)
+    config = settled_speculation(config, cluster)
     with _processes(config, cluster) as processes:  # they start while the run is planned
         plans = [plan] if plan is not None else training_plans(config, cluster)
         for stage_plan in plans:

@@ -16,6 +16,7 @@ from flexrlhf.config.resolution import (
     spec_of,
 )
 from flexrlhf.config.schema import RunConfig
+from flexrlhf.config.speculation_checks import check_speculation
 
 MOST_SAMPLES: Final = 1_000_000
 """An iteration holds its samples at once; real runs have thousands."""
@@ -35,6 +36,7 @@ def check_agreement(config: RunConfig) -> Iterator[Problem]:
     yield from _check_preference_loss(config)
     yield from _check_answer_lengths(config)
     yield from _check_mean_lengths(config)
+    yield from check_speculation(config)
     yield from _check_mini_batch(config)
     yield from _check_micro_batch(config)
     yield from _check_generation_parts(config)

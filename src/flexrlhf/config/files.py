@@ -52,6 +52,9 @@ def _missing(config: RunConfig, prefix: str) -> Iterator[Problem]:
         data: RowSource | None = getattr(config.data, kind)
         if data is not None and not data.path.startswith(REASONING_GYM):
             yield from _missing_path(f"{prefix}data.{kind}.path", data.path)
+    draft = config.rollout.draft_model
+    if draft is not None and draft != "reference" and not draft.startswith(HUB):
+        yield from _missing_path(f"{prefix}rollout.draft_model", draft, _DOWNLOAD)
     for position, function in enumerate(config.reward.functions):
         if function.path is not None:
             file = function.path.rpartition(":")[0]

@@ -25,6 +25,10 @@ def resolve_paths(document: dict[str, Any], folder: Path | None) -> dict[str, An
         is_name = key == "shape" and not text.endswith(".json")
         if not is_name and not text.startswith((STAGE, HUB, REASONING_GYM)):
             section[key] = _found(text, bases)
+    rollout = resolved.get("rollout")
+    draft = rollout.get("draft_model") if isinstance(rollout, dict) else None
+    if isinstance(draft, str) and draft != "reference" and not draft.startswith((STAGE, HUB)):
+        resolved["rollout"]["draft_model"] = _found(draft, bases)
     cluster = resolved.get("cluster")
     if isinstance(cluster, str) and cluster != "auto":
         resolved["cluster"] = _found(cluster, bases)

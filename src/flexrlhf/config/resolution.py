@@ -217,6 +217,9 @@ def _resolved_rollout(config: Sections) -> Rollout:
     return rollout.model_copy(
         update={
             "max_sequences": _or(rollout.max_sequences, largest_part),
+            "speculative_acceptance": _or(
+                rollout.speculative_acceptance, 0.3 if rollout.draft_model is None else 0.6
+            ),
             "gap_alarm": _or(rollout.gap_alarm, 2e-2 if is_coarse else 1e-4),
             "generated_groups": spec_of(config).generated_groups,
             "mean_new_tokens": _or(rollout.mean_new_tokens, float(rollout.max_new_tokens)),

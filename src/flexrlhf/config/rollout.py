@@ -6,12 +6,14 @@ from flexrlhf.config.section import (
     AtLeastOne,
     Auto,
     Count,
+    Fraction,
     Positive,
     PositiveFraction,
     Section,
+    Text,
     WholeNumber,
 )
-from flexrlhf.core.names import EngineName
+from flexrlhf.core.names import EngineName, SpeculationName
 
 
 class Rollout(Section):
@@ -22,6 +24,20 @@ class Rollout(Section):
     packed_weights: bool = True
     """On CPUs, in float32, native copies Llama and Qwen weights while it generates, to read them
     faster; costs the memory of the weights again."""
+    speculation: SpeculationName = "none"
+    """Tokens that are tried several at a time, in native, with the same answers: `prompt_lookup`
+    proposes what stood behind the last tokens before; pays where answers repeat their prompts and
+    few are generated at a time. `draft_model` lets a smaller model propose; auto: the one of the
+    two that can be had, where a plan expects it to make generation faster."""
+    draft_model: Text | None = None
+    """The smaller model, of the actor's vocabulary: a folder, a GGUF file, `hub:ORG/NAME`, or
+    `reference` for the model of that role, which is idle while answers are generated."""
+    speculative_tokens: Count = 4
+    """Tokens proposed for an answer in one step."""
+    speculative_acceptance: Auto | Fraction = "auto"
+    """Chance that a plan takes a proposed token to be drawn with, if all before it were:
+    `speculation/acceptance` of an earlier run; auto: 0.3 for prompt lookup, 0.6 for a draft model,
+    which are suppositions."""
     max_new_tokens: Count = 128
     """Longest answer, in tokens, the end token included."""
     mean_new_tokens: Auto | AtLeastOne = "auto"

@@ -9,3 +9,5 @@ TENSOR_PARALLEL_FAMILIES: Final = ("llama", "qwen2", "qwen3")
 MLP: their layers are cut by heads."""
 STAGED_FAMILIES: Final = (*TENSOR_PARALLEL_FAMILIES, "gpt2")
 """Families that are cut into pipeline stages."""
+NATIVE_FAMILIES: Final = STAGED_FAMILIES
+"""Families that the native engine decodes."""

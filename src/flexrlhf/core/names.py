@@ -36,6 +36,8 @@ AlgorithmName = Literal[
 EngineName = Literal["native", "transformers", "vllm", "sglang"]
 BuiltEngine = Literal["native", "transformers"]
 """Engines that can generate today; the others are planned."""
+SpeculationName = Literal["none", "prompt_lookup", "draft_model", "auto"]
+"""Who proposes tokens that the actor then draws several of in one step."""
 StrategyName = Literal[
     "colocated",
     "interleaved_1",

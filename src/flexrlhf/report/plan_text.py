@@ -23,7 +23,20 @@ _DEGREES: Final = (
 def plan_text(document: Mapping[str, Any]) -> str:
     """Returns the document of `plan --json` as a table, the best placement, and every reason."""
     stages: Mapping[str, Any] = document.get("stages") or {"": document}
-    return "\n\n".join("\n".join(_stage_lines(name, held)) for name, held in stages.items())
+    texts = ["\n".join(_stage_lines(name, held)) for name, held in stages.items()]
+    outlooks: Mapping[str, Any] = document.get("speculation", {})
+    texts += [_speculation(name if len(stages) > 1 else "", o) for name, o in outlooks.items()]
+    return "\n\n".join(texts)
+
+
+def _speculation(stage: str, outlook: Mapping[str, Any]) -> str:
+    """What a stage's speculation is expected to do."""
+    return (
+        f"{f'{stage}: ' if stage else ''}rollout.speculation {outlook['by']} is expected to make "
+        f"decode steps {outlook['speedup']:.2f} times as fast, with all answers running, if a "
+        f"proposed token is right with a chance of {outlook['acceptance']:g} (simulated)"
+        f"{'.' if outlook['is_taken'] else ': it is not taken.'}"
+    )
 
 
 def _stage_lines(name: str, document: Mapping[str, Any]) -> Iterator[str]:

@@ -57,7 +57,15 @@ def prediction_of(
     sequences = _expected(config, request, rows)
     if num_devices > 1:
         return _of_workers(config, plan, profile, request, sequences)
-    found = predict_one_device(config, plan, profile, request.models, sequences, shape=shape)
+    found = predict_one_device(
+        config,
+        plan,
+        profile,
+        request.models,
+        sequences,
+        shape=shape,
+        speculation=request.engine.speculation,
+    )
     return None if found is None else RunPrediction(found.plan, found.simulation.timeline)
 
 
@@ -70,7 +78,7 @@ def _of_workers(
 ) -> RunPrediction | None:
     """The same of a plan for several processes, on the tracks of their devices."""
     assert profile.workers is not None, "its cluster was made from them"
-    workers = worker_run(config, profile.workers, sequences)
+    workers = worker_run(config, profile.workers, sequences, speculation=request.engine.speculation)
     if workers is None:
         return None
     found = evaluate(replace(request, workers=workers), plan, requires_fit=False)

@@ -21,6 +21,7 @@ from flexrlhf.runtime.generation import Generator, PromptDraw, end_tokens
 from flexrlhf.runtime.reward_role import RewardRole, reward_functions
 from flexrlhf.runtime.role_models import RoleModels
 from flexrlhf.runtime.rollouts import Rollouts
+from flexrlhf.runtime.speculation import speculation_of
 
 
 def build_rollouts(
@@ -58,6 +59,12 @@ def build_rollouts(
                 policy,
                 max_sequences=settled(config.rollout.max_sequences),
                 packs_weights=config.rollout.packed_weights,
+                speculation=speculation_of(
+                    config,
+                    roles.tokenizer,
+                    next(actor.parameters()).device,
+                    lambda: roles.models["reference"],
+                ),
             ),
             roles.tokenizer,
             dtype if dtype == DTYPES["float64"] else DTYPES["float32"],

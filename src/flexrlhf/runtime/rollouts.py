@@ -24,6 +24,7 @@ from flexrlhf.runtime.generation import Generator, PromptDraw
 from flexrlhf.runtime.item_source import counts_of
 from flexrlhf.runtime.measurements import Measurement, Measurements, mean_and_std
 from flexrlhf.runtime.reward_role import RewardRole
+from flexrlhf.runtime.speculation import speculation_measurements
 
 
 @dataclass(slots=True)
@@ -88,6 +89,8 @@ class Rollouts:
         if part == 0:
             self._parts, self.items = {}, ()
         draws = self.draw.micro_batch(iteration, part, self.num_micro_batches)
+        engine = self.generator.engine
+        engine.take_counts()  # those of an evaluation
         with self.context():
             samples = self.generator.answer(
                 [(draw, self.draw.prompt(draw)) for draw in draws],
@@ -95,7 +98,7 @@ class Rollouts:
                 self.sampling,
             )
         self._parts[part] = samples
-        return length_measurements(samples)
+        return length_measurements(samples) | speculation_measurements(engine)
 
     def _logprobs(self, role: Role, samples: Sequence[Sample]) -> Measurements:
         model = self.models[role]

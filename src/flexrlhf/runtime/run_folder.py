@@ -16,8 +16,17 @@ from flexrlhf.config.schema import RunConfig
 from flexrlhf.core.atomic_files import write_atomically
 from flexrlhf.core.errors import ConfigError, EngineMissing, PlanError, RunFailed
 
-MAY_CHANGE: Final = ("cluster", "placement", "training.iterations", "run.trackers")
-"""What a resumed run may ask for anew."""
+MAY_CHANGE: Final = (
+    "cluster",
+    "placement",
+    "training.iterations",
+    "run.trackers",
+    "rollout.speculation",
+    "rollout.speculative_tokens",
+    "rollout.speculative_acceptance",
+    "rollout.draft_model",
+)
+"""What a resumed run may ask for anew; speculation changes no answer."""
 
 
 def default_folder(algorithm: str) -> Path:

@@ -295,3 +295,39 @@ def test_adapters_are_for_what_is_trained(ppo):
     ppo["model"]["reward"]["lora"] = {"rank": 8}
     said = "model.reward.lora.rank = 8: ppo does not train the reward."
     assert only_problem(ppo) == f"{said} Right: for actor and critic."
+
+
+def test_speculation_needs_the_native_engine(ppo):
+    ppo["rollout"] = {"engine": "transformers", "speculation": "prompt_lookup"}
+    assert only_problem(ppo) == (
+        'rollout.speculation = "prompt_lookup": the engine transformers does not speculate. '
+        "Right: none, or rollout.engine: native."
+    )
+
+
+@pytest.mark.parametrize(
+    ("rollout", "said"),
+    [
+        ({"speculation": "draft_model"}, "missing; rollout.speculation = draft_model."),
+        ({"draft_model": "small"}, "nothing is asked of it: rollout.speculation = none."),
+        (
+            {"speculation": "draft_model", "draft_model": "reference"},
+            "there is no model.reference, so that it would be as large as the actor.",
+        ),
+        (
+            {"speculation": "draft_model", "draft_model": "stage:sft/actor"},
+            "a stage trains no draft model.",
+        ),
+    ],
+)
+def test_a_draft_model_is_given_where_one_is_asked_for(ppo, rollout, said):
+    ppo["rollout"] = rollout
+    problem = only_problem(ppo)
+    assert problem.startswith("rollout.draft_model")
+    assert said in problem
+
+
+def test_the_reference_may_propose(ppo):
+    ppo["model"]["reference"] = {"path": "small"}
+    ppo["rollout"] = {"speculation": "draft_model", "draft_model": "reference"}
+    assert build_config(ppo).rollout.draft_model == "reference"

@@ -130,3 +130,30 @@ def test_sequences_of_one_length_keep_it_and_may_part(*, transposes_keys: bool) 
         extend(cache, held, seed)
     check(cache, held)
     assert cache.extend().tolist() == [6, 6, 8]
+
+
+@both_ways
+def test_runs_of_unlike_lengths_are_added_and_partly_forgotten(*, transposes_keys: bool) -> None:
+    generator = torch.Generator().manual_seed(4)
+    cache, held = filled([3, 1, 2], growth=2, transposes_keys=transposes_keys)
+    for counts, surplus in (([2, 1, 4], [0, 0, 3]), ([1, 0, 3], [1, 0, 1]), ([5, 5, 5], [5, 1, 0])):
+        before = cache.lengths.tolist()
+        places = cache.extend_by(torch.tensor(counts))
+        expected = [
+            (row, start + place)
+            for row, (start, count) in enumerate(zip(before, counts, strict=True))
+            for place in range(count)
+        ]
+        assert list(zip(*(part.tolist() for part in places), strict=True)) == expected
+        for layer, slots in enumerate(held):
+            keys = torch.randn(sum(counts), 3, 4, generator=generator)
+            cache.write_at(layer, places, keys, -keys)
+            runs = keys.transpose(0, 1).split(counts, dim=1)
+            grown = [torch.cat(pair, dim=1) for pair in zip(slots, runs, strict=True)]
+            held[layer] = [
+                slot[:, : slot.shape[1] - most] for slot, most in zip(grown, surplus, strict=True)
+            ]
+        cache.shorten(torch.tensor(surplus))
+        check(cache, held)
+        extend(cache, held, sum(counts))
+        check(cache, held)

@@ -223,6 +223,7 @@ def test_the_same_config_resumes_as_it_was_saved(saved, tmp_path):
         ("training", {"iterations": 9}),
         ("run", {"trackers": ["tensorboard"]}),
         ("placement", {"strategy": "colocated"}),
+        ("rollout", {"speculation": "prompt_lookup", "speculative_tokens": 2}),
     ],
 )
 def test_what_may_change(saved, section, values):

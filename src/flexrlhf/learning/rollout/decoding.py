@@ -28,6 +28,8 @@ class Room:
     """Of the longest prompt."""
     new_tokens: int
     """Of the longest answer."""
+    read_tokens: int = 1
+    """Of a sequence in one step, at most."""
 
 
 class Decoder(Protocol):

@@ -12,6 +12,7 @@ from flexrlhf.core.plugins import load_plugin
 from flexrlhf.learning.models.heads import pretrained
 from flexrlhf.learning.models.parallelise import ParallelModel
 from flexrlhf.learning.rollout.protocol import RolloutEngine
+from flexrlhf.learning.rollout.speculation.settings import Speculation
 
 _CLASSES: Final[Mapping[str, str]] = {
     "native": "flexrlhf.learning.rollout.native:NativeEngine",
@@ -31,6 +32,7 @@ def build_engine(
     has_weights: bool = True,
     gathers_per_token: bool = False,
     packs_weights: bool = True,
+    speculation: Speculation | None = None,
 ) -> RolloutEngine:
     """Returns engine `name` over `model`.
 
@@ -46,9 +48,11 @@ def build_engine(
         gathers_per_token: weights that lie in several replicas are gathered layer by layer in every
             pass, instead of once for each call of `generate`.
         packs_weights: the engine may copy weights, while it generates, to read them faster.
+        speculation: several tokens of an answer are tried at a time; None: one.
 
     Raises:
-        ConfigError: the name is unknown, or no engine runs the model.
+        ConfigError: the name is unknown, no engine runs the model, or the one that does is not
+            able to speculate.
     """
     parallel = model if isinstance(model, ParallelModel) else ParallelModel(model)
     per_token = gathers_per_token and parallel.needs_lockstep
@@ -67,4 +71,5 @@ def build_engine(
         has_weights=has_weights,
         gathers_per_token=per_token,
         packs_weights=packs_weights,
+        speculation=speculation,
     )

@@ -113,6 +113,29 @@ class KVCache:
         self._newest = positions_B[:, None, None, None].expand(-1, num_heads, 1, width)
         return positions_B
 
+    def extend_by(self, counts_B: Tensor) -> tuple[Tensor, Tensor]:
+        """Adds some tokens to each slot.
+
+        Args:
+            counts_B: int64, on the CPU.
+
+        Returns:
+            Slot and position of each, slot by slot, int64 [N] on the cache's device.
+        """
+        starts_B = self.lengths
+        self._set_lengths(starts_B + counts_B)
+        if self.longest > self._keys.shape[3]:
+            self._move(len(self.lengths))
+            self._find_used()
+        rows_N = torch.arange(len(counts_B)).repeat_interleave(counts_B)
+        firsts_B = counts_B.cumsum(0) - counts_B
+        positions_N = torch.arange(len(rows_N)) + (starts_B - firsts_B)[rows_N]
+        return rows_N.to(self._keys.device), positions_N.to(self._keys.device)
+
+    def shorten(self, counts_B: Tensor) -> None:
+        """Forgets the last so many tokens of each slot; int64, on the CPU."""
+        self._set_lengths(self.lengths - counts_B)
+
     def write(self, layer: int, keys: Tensor, values: Tensor) -> None:
         """Stores the token that `extend` added; keys and values are [B, KV heads, K]."""
         for slots, heads in zip(self._used[layer], (keys, values), strict=True):
@@ -120,6 +143,14 @@ class KVCache:
                 slots.select(2, self.longest - 1).copy_(heads)
             else:
                 slots.scatter_(2, self._newest, heads.unsqueeze(2).to(slots.dtype))
+
+    def write_at(
+        self, layer: int, places: tuple[Tensor, Tensor], keys: Tensor, values: Tensor
+    ) -> None:
+        """Stores tokens at the places that `extend_by` gave; keys and values: [N, KV heads, K]."""
+        rows_N, positions_N = places
+        for slots, heads in zip(self._used[layer], (keys, values), strict=True):
+            slots[rows_N, :, positions_N] = heads.to(slots.dtype)
 
     def read(self, layer: int) -> tuple[Tensor, Tensor]:
         """Returns views of keys and values, [B, KV heads, T, K], T of the longest sequence."""

@@ -29,6 +29,10 @@ from flexrlhf.learning.rollout.protocol import (
     Request,
     Sampling,
 )
+from flexrlhf.learning.rollout.speculation.drafter import Drafter, RunDecoder
+from flexrlhf.learning.rollout.speculation.settings import Speculation, check_speculation
+from flexrlhf.learning.rollout.speculation.speculative_decoding import SpeculativeDecoding
+from flexrlhf.learning.rollout.speculation_counts import SpeculationCounts
 from flexrlhf.learning.rollout.streaming import EngineStream
 from flexrlhf.learning.rollout.waves import check_requests
 from flexrlhf.learning.rollout.weight_loading import load_in_place
@@ -52,13 +56,16 @@ class ModuleEngine(ABC):
         has_weights: False: the model's tensors hold nothing yet, a version is installed first.
         gathers_per_token: how weights that lie in several replicas are present.
         packs_weights: the engine may copy weights, while it generates, to read them faster.
+        speculation: several tokens of an answer are tried at a time; None: one.
 
     Raises:
-        ConfigError: the engine does not run such a model.
+        ConfigError: the engine does not run such a model, or does not speculate.
     """
 
     name: ClassVar[EngineName]
     families: ClassVar[tuple[str, ...]]
+    speculates: ClassVar[bool]
+    """Whether `_decoder` makes a `RunDecoder`."""
 
     def __init__(
         self,
@@ -70,8 +77,11 @@ class ModuleEngine(ABC):
         has_weights: bool = True,
         gathers_per_token: bool = False,
         packs_weights: bool = True,
+        speculation: Speculation | None = None,
     ) -> None:
         self._packs_weights = packs_weights
+        self._speculation = speculation
+        self._counts = SpeculationCounts()
         self._parallel = model if isinstance(model, ParallelModel) else ParallelModel(model)
         self._gathers_per_token = gathers_per_token and self._parallel.needs_lockstep
         reason = self.unsupported_reason(self._model, gathers_per_token=self._gathers_per_token)
@@ -86,6 +96,14 @@ class ModuleEngine(ABC):
                 f"max_sequences = {max_sequences} lets nothing be generated.",
                 "It must be at least 1.",
                 "Change rollout.max_sequences.",
+            )
+        if speculation is not None:
+            check_speculation(
+                speculation,
+                self._model,
+                engine=self.name,
+                speculates=self.speculates,
+                unsupported_reason=self.unsupported_reason,
             )
         self._max_sequences = max_sequences
         self._shares_weights = shares_weights
@@ -110,6 +128,15 @@ class ModuleEngine(ABC):
         Args:
             room: that they may need.
             run: makes a pass of whole layers.
+        """
+
+    @abstractmethod
+    def _drafter(self, room: Room, sampling: Sampling) -> Drafter:
+        """Returns what proposes tokens where the engine speculates.
+
+        Args:
+            room: that the decoder has.
+            sampling: how answers are drawn.
         """
 
     @property
@@ -148,26 +175,43 @@ class ModuleEngine(ABC):
         """What holds while answers are generated; gives what makes a pass."""
         with self._in_use:
             self._check_ready()
-            with self._gradient_free(), _without_dropout(self._model), self._present() as run:
+            draft = self._speculation.draft if self._speculation else None
+            models = [self._model] if draft is None else [self._model, draft]
+            with self._gradient_free(), _without_dropout(*models), self._present() as run:
                 yield run
+
+    def take_counts(self) -> SpeculationCounts:
+        """See `RolloutEngine`."""
+        return self._counts.take()
 
     def _begin(
         self, requests: Sequence[Request], sampling: Sampling, at_once: int, run: RunPass
-    ) -> Decoding:
+    ) -> Decoding | SpeculativeDecoding:
         """Returns the answers to checked requests, of which none has begun."""
         self._check_requests(requests, sampling)
+        speculation = self._speculation
         num_answers = sum(len(request.sample_ids) for request in requests)
         room = Room(
             rows=min(at_once, num_answers),
             prompt_tokens=max((len(request.prompt_tokens) for request in requests), default=0),
             new_tokens=sampling.max_new_tokens,
+            read_tokens=1 if speculation is None else 1 + speculation.most_proposed,
         )
-        return Decoding(
-            self._decoder(room, run),
+        decoder = self._decoder(room, run)
+        if speculation is None:
+            return Decoding(
+                decoder, requests, sampling, weight_version=self.weight_version, at_once=at_once
+            )
+        assert isinstance(decoder, RunDecoder), "an engine that says so speculates"
+        return SpeculativeDecoding(
+            decoder,
+            self._drafter(room, sampling),
             requests,
             sampling,
             weight_version=self.weight_version,
             at_once=at_once,
+            most_proposed=speculation.most_proposed,
+            counts=self._counts,
         )
 
     def targets(self) -> dict[str, Shard]:
@@ -273,10 +317,11 @@ class ModuleEngine(ABC):
 
 
 @contextmanager
-def _without_dropout(model: nn.Module) -> Iterator[None]:
+def _without_dropout(*models: nn.Module) -> Iterator[None]:
     """Evaluation mode inside; each module's own mode is restored after."""
-    training = [module for module in model.modules() if module.training]
-    model.eval()
+    training = [module for model in models for module in model.modules() if module.training]
+    for model in models:
+        model.eval()
     try:
         yield
     finally:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import torch
@@ -24,6 +24,11 @@ from flexrlhf.learning.rollout.native_families import (
     unsupported_reason,
 )
 from flexrlhf.learning.rollout.packed_family import PackedRotaryFamily, unpackable_reason
+from flexrlhf.learning.rollout.protocol import Sampling
+from flexrlhf.learning.rollout.run_attention import RunAttention
+from flexrlhf.learning.rollout.speculation.draft_model import DraftModel
+from flexrlhf.learning.rollout.speculation.drafter import Drafter
+from flexrlhf.learning.rollout.speculation.prompt_lookup import PromptLookup
 from flexrlhf.learning.rollout.waves import Wave
 
 _PREFILL_TOKENS = 8192
@@ -44,6 +49,7 @@ class NativeEngine(ModuleEngine):
 
     name = "native"
     families = tuple(FAMILIES)
+    speculates = True
 
     @classmethod
     def unsupported_reason(cls, model: nn.Module, *, gathers_per_token: bool = False) -> str | None:
@@ -54,34 +60,44 @@ class NativeEngine(ModuleEngine):
 
     def _decoder(self, room: Room, run: RunPass) -> Decoder:
         del run  # parts of layers are called, whose weights are here
-        family = self._family(room)
-        family.prepare(room.prompt_tokens + room.new_tokens)
-        growth = min(room.new_tokens, _CACHE_GROWTH_TOKENS)
-        multiplies = _multiplies(self._compute_dtype, self._device)
-        cache = KVCache(
-            family.shape,
-            growth=growth,
-            dtype=self._compute_dtype,
-            device=self._device,
-            transposes_keys=multiplies,
-        )
-        attend = _multiplied if multiplies else _fused
-        return NativeDecoder(family, cache, self._device, attend)
+        return native_decoder(self._model, room, packs_weights=self._packs_weights)
 
-    def _family(self, room: Room) -> Family:
-        """Returns the model's weights as they are now, packed where that is possible and pays."""
-        family = FAMILIES[type(self._model).__name__]
-        pays = self._packs_weights and room.new_tokens >= _PACKING_PAYS_TOKENS
-        if pays and family is RotaryFamily and unpackable_reason(self._model) is None:
-            return PackedRotaryFamily(self._model, rows=room.rows)
-        return family(self._model)
+    def _drafter(self, room: Room, sampling: Sampling) -> Drafter:
+        draft = None if self._speculation is None else self._speculation.draft
+        if draft is None:
+            return PromptLookup()
+        one_by_one = replace(room, read_tokens=1)
+        decoder = native_decoder(draft, one_by_one, packs_weights=self._packs_weights)
+        return DraftModel(decoder, sampling)
 
-    @property
-    def _compute_dtype(self) -> torch.dtype:
-        """The type of keys and values: autocast's inside it, else the weights'."""
-        if torch.is_autocast_enabled(self._device.type):
-            return torch.get_autocast_dtype(self._device.type)
-        return next(self._model.parameters()).dtype
+
+def native_decoder(model: nn.Module, room: Room, *, packs_weights: bool) -> NativeDecoder:
+    """Returns a model that a family runs, with its weights as they are now and an empty cache."""
+    weight = next(model.parameters())
+    device = weight.device
+    # Inside autocast keys and values are of its type, else of the weights'.
+    is_cast = torch.is_autocast_enabled(device.type)
+    dtype = torch.get_autocast_dtype(device.type) if is_cast else weight.dtype
+    family = _family(model, room, packs_weights=packs_weights)
+    family.prepare(room.prompt_tokens + room.new_tokens)
+    multiplies = _multiplies(dtype, device)
+    cache = KVCache(
+        family.shape,
+        growth=min(room.new_tokens, _CACHE_GROWTH_TOKENS),
+        dtype=dtype,
+        device=device,
+        transposes_keys=multiplies,
+    )
+    return NativeDecoder(family, cache, device, _multiplied if multiplies else _fused)
+
+
+def _family(model: nn.Module, room: Room, *, packs_weights: bool) -> Family:
+    """Returns the model's weights as they are now, packed where that is possible and pays."""
+    family = FAMILIES[type(model).__name__]
+    pays = packs_weights and room.new_tokens >= _PACKING_PAYS_TOKENS
+    if pays and family is RotaryFamily and unpackable_reason(model) is None:
+        return PackedRotaryFamily(model, rows=room.rows * room.read_tokens)
+    return family(model)
 
 
 _AttendOne = Callable[[Tensor, Tensor, Tensor, Tensor | None, float], Tensor]
@@ -146,6 +162,19 @@ class NativeDecoder:
         positions_B = self._cache.extend()
         attend = partial(self._attend_cache, self._unseen(positions_B))
         return self._family.logits(self._family.hidden(tokens_B, positions_B, attend))
+
+    def extend(self, tokens_N: Tensor, counts_B: Tensor) -> Tensor:
+        """See `RunDecoder`."""
+        tokens_N = tokens_N.to(self._device)
+        if bool((counts_B == 1).all()):
+            return self.step(tokens_N)
+        places = self._cache.extend_by(counts_B)
+        attend = RunAttention(self._cache, counts_B, places)
+        return self._family.logits(self._family.hidden(tokens_N, places[1], attend))
+
+    def shorten(self, counts_B: Tensor) -> None:
+        """See `RunDecoder`."""
+        self._cache.shorten(counts_B)
 
     def _unseen(self, positions_B: Tensor) -> Tensor | None:
         """What is added to scores, [B, 1, 1, T], or None where all sequences are of one length."""

@@ -11,6 +11,7 @@ from torch import Tensor
 from flexrlhf.core.errors import ConfigError
 from flexrlhf.core.names import EngineName
 from flexrlhf.learning.models.shards import Shard
+from flexrlhf.learning.rollout.speculation_counts import SpeculationCounts
 
 T = TypeVar("T")
 
@@ -192,6 +193,10 @@ class RolloutEngine(Protocol):
             sampling: how tokens are drawn.
             at_once: answers generated at one time, fewer than the engine would; None: as many.
         """
+        ...
+
+    def take_counts(self) -> SpeculationCounts:
+        """Returns what was proposed and drawn since the last call; zeros without speculation."""
         ...
 
     def targets(self) -> dict[str, Shard]:

@@ -13,6 +13,7 @@ from flexrlhf.core.errors import StaleWeights
 from flexrlhf.learning.rollout.decoding import Decoding
 from flexrlhf.learning.rollout.lockstep import Pass, RunPass
 from flexrlhf.learning.rollout.protocol import Generation, OnFinished
+from flexrlhf.learning.rollout.speculation.speculative_decoding import SpeculativeDecoding
 
 
 class EngineStream:
@@ -28,7 +29,7 @@ class EngineStream:
     def __init__(
         self,
         num_answers: int,
-        begin: Callable[[RunPass], Decoding],
+        begin: Callable[[RunPass], Decoding | SpeculativeDecoding],
         running: Callable[[], AbstractContextManager[RunPass]],
         version: Callable[[], int],
     ) -> None:
@@ -37,7 +38,7 @@ class EngineStream:
         self._version = version
         self._begun_with = 0
         """The version of the weights."""
-        self._decoding: Decoding | None = None
+        self._decoding: Decoding | SpeculativeDecoding | None = None
         """None before the first answer, and when all have ended: the cache is gone with it."""
         self._run: RunPass | None = None
         self._ended: deque[Generation] = deque()

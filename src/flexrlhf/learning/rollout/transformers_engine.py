@@ -14,6 +14,8 @@ from flexrlhf.learning.models.output_head import output_head
 from flexrlhf.learning.rollout.decoding import Decoder, Room
 from flexrlhf.learning.rollout.lockstep import RunPass
 from flexrlhf.learning.rollout.module_engine import ModuleEngine
+from flexrlhf.learning.rollout.protocol import Sampling
+from flexrlhf.learning.rollout.speculation.drafter import Drafter
 from flexrlhf.learning.rollout.waves import Wave
 
 
@@ -22,6 +24,7 @@ class TransformersEngine(ModuleEngine):
 
     name = "transformers"
     families = ()
+    speculates = False
 
     @classmethod
     def unsupported_reason(cls, model: nn.Module, *, gathers_per_token: bool = False) -> str | None:
@@ -34,6 +37,9 @@ class TransformersEngine(ModuleEngine):
     def _decoder(self, room: Room, run: RunPass) -> Decoder:
         del room  # the cache grows by itself
         return TransformersDecoder(run, self._model, self._device)
+
+    def _drafter(self, room: Room, sampling: Sampling) -> Drafter:
+        raise AssertionError(f"nothing is proposed here for {room} and {sampling}")
 
 
 class TransformersDecoder:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Final
 
@@ -135,20 +135,30 @@ class Decoder:
         return min(prompts, 1.0) * self.prefill_s(max(prompts, 1.0), prompt)
 
     def step_s(self, batch: float, context: float) -> float:
-        """Returns the seconds of one decode step.
+        """Returns the seconds in which every sequence gets a token: of one step, or a part of it.
 
         Args:
             batch: sequences.
             context: tokens that each attends to.
         """
+        speculation = self.engine.speculation
+        if speculation is None:
+            return self._pass_s(batch, context, 1)
+        return speculation.token_s(
+            lambda tokens: self._pass_s(batch, context, tokens),
+            lambda draft: replace(self, model=draft)._pass_s(batch, context, 1),
+        )
+
+    def _pass_s(self, batch: float, context: float, tokens: int) -> float:
+        """Of a pass over some new tokens of each sequence."""
         calibration, layers = self.calibration, self.model.shape.layers
-        work_s = self._work_s(batch, context)
+        work_s = self._work_s(batch, context, tokens)
         if self.engine.launches:
             # The host runs ahead of the device, so only the slower of the two counts.
             work_s = max(work_s, calibration.launch_s * self.engine.launches * layers)
         else:
             work_s += calibration.decode_layer_s * layers
-        step_s = self._gathered(work_s) + self._reduce_s(batch / self.pipeline)
+        step_s = self._gathered(work_s) + self._reduce_s(batch * tokens / self.pipeline)
         return step_s + self._hops_s() + calibration.step_s
 
     @property
@@ -159,12 +169,12 @@ class Decoder:
     def _bandwidth(self) -> float:
         return self.device.memory_bandwidth * self.calibration.decode_bandwidth
 
-    def _work_s(self, batch: float, context: float) -> float:
+    def _work_s(self, batch: float, context: float, tokens: int) -> float:
         """Weights read or products done, and the cache read."""
         shape, split = self.model.shape, self.engine.tensor
         speed = self.device.peak_flops(self.model.compute_dtype)
         speed *= self.calibration.forward_efficiency
-        passes = batch / self.pipeline  # with p stages, p parts of the batch are under way
+        passes = batch * tokens / self.pipeline  # with p stages, p parts of the batch are under way
         weights_s = self._weights_read(passes) * self._width / split / self._bandwidth
         products_s = shape.forward_flops(passes, 0.0) / split / speed
         cache_split = min(split, shape.cache_heads)

@@ -16,6 +16,7 @@ from flexrlhf.planning.costs.calibration import DEFAULT, Calibration
 from flexrlhf.planning.costs.held_model import DTYPE_BYTES, HeldModel
 from flexrlhf.planning.costs.layout import GRADIENTS, OPTIMIZER, WEIGHTS, Layout
 from flexrlhf.planning.costs.shape import ModelShape
+from flexrlhf.planning.costs.speculation import Speculation, draft_bytes
 
 Bytes = dict[str, float]
 """What the bytes are for, and how many."""
@@ -64,6 +65,8 @@ class Engine:
     """While it generates it holds a copy of the weights in a layout that is read faster."""
     takes_buckets: bool = True
     """New weights come many tensors at a time, not one by one."""
+    speculation: Speculation | None = None
+    """How several tokens come of a step; None: one does."""
 
     def pipeline_of(self, layout: Layout) -> int:
         """Returns the pipeline stages while generating: resharding folds them."""
@@ -115,6 +118,8 @@ def generation_bytes(
         found["engine weights"] = whole / engine.tensor
     if engine.packs_weights and engine.tensor == 1 and engine.mode != "per_token":
         found["packed weights"] = whole
+    if held := draft_bytes(engine.speculation):
+        found["draft model"] = held
     return found
 
 

@@ -25,6 +25,7 @@ from flexrlhf.planning.costs.lengths import Lengths
 from flexrlhf.planning.costs.memory import Engine
 from flexrlhf.planning.costs.role_shape import shape_of_role
 from flexrlhf.planning.costs.shape import ModelShape
+from flexrlhf.planning.costs.speculation import Speculation
 from flexrlhf.planning.costs.workload import Workload
 from flexrlhf.planning.search.request import PlanRequest
 
@@ -58,12 +59,15 @@ def request_from(
         ConfigError: a model's sizes cannot be found.
     """
     spec, placement = spec_of(config), placement_of(config)
+    models = dict(_models(config, spec, earlier or {}))
     return PlanRequest(
         spec=spec,
         cluster=cluster,
-        models=dict(_models(config, spec, earlier or {})),
+        models=models,
         workload=_workload(config, spec),
-        engine=_engine(config, cluster),
+        engine=replace(
+            _engine(config, cluster), speculation=_speculation(config, models.get("reference"))
+        ),
         calibration=class_of(cluster.device_type(cluster.devices[0]).name, year=_SOFTWARE_YEAR),
         rollout_micro_batches=_parts(config, spec),
         sync_every=None if (every := config.weights.sync_every) == "auto" else every,
@@ -87,6 +91,33 @@ def _engine(config: RunConfig, cluster: Cluster) -> Engine:
         and are_cores
     )
     return replace(engine, packs_weights=packs)
+
+
+def _speculation(config: RunConfig, reference: HeldModel | None) -> Speculation | None:
+    """How the engine speculates; where a plan has to decide that, it does not yet."""
+    rollout = config.rollout
+    if rollout.speculation in ("none", "auto"):
+        return None
+    return Speculation(
+        rollout.speculative_tokens,
+        settled(rollout.speculative_acceptance),
+        _draft(config, reference),
+        holds_draft=rollout.draft_model != "reference",
+    )
+
+
+def _draft(config: RunConfig, reference: HeldModel | None) -> HeldModel | None:
+    path = config.rollout.draft_model
+    if path is None or path == "reference":
+        return None if path is None else reference
+    assert config.model.actor is not None, "algorithms that generate have an actor"
+    return HeldModel(
+        shape=shape_of_role("rollout.draft_model", path=path, shape=None, architecture=None),
+        head="language_model",
+        weight_dtype=config.model.actor.dtype,
+        compute_dtype=config.training.precision,
+        is_trained=False,
+    )
 
 
 def _parts(config: RunConfig, spec: AlgorithmSpec) -> int | None:

@@ -17,6 +17,7 @@ from flexrlhf.planning.costs.profiled.batches import (
 )
 from flexrlhf.planning.costs.profiled.profile import Profile
 from flexrlhf.planning.costs.profiled.work import RunWork
+from flexrlhf.planning.costs.speculation import Speculation
 from flexrlhf.planning.placement.plan import Plan
 from flexrlhf.planning.placement.prediction import Prediction
 from flexrlhf.planning.search.request import PlanRequest
@@ -46,6 +47,7 @@ def predict_one_device(
     *,
     shape: IterationShape | None = None,
     iterations: int = 1,
+    speculation: Speculation | None = None,
 ) -> OneDevicePrediction | None:
     """Returns what a stage is expected to take in one process; None where the profile cannot say.
 
@@ -57,11 +59,12 @@ def predict_one_device(
         sequences: of one iteration.
         shape: of a run that is launched; found here from the limits unless given.
         iterations: to simulate.
+        speculation: of the engine.
     """
     if config.training.precision != profile.costs.dtype or config.rollout.engine != "native":
         return None
     spec = spec_of(config)
-    work = run_work(config, sequences, _limit(config, sequences))
+    work = run_work(config, sequences, _limit(config, sequences), speculation)
     shape = shape or _shape(config, work)
 
     @cache

@@ -9,18 +9,25 @@ from flexrlhf.config.resolution import settled, spec_of
 from flexrlhf.config.schema import RunConfig
 from flexrlhf.planning.costs.profiled.batches import PassLimit, SequenceLength
 from flexrlhf.planning.costs.profiled.work import RunWork
+from flexrlhf.planning.costs.speculation import Speculation
 
 CPU_TOKENS: Final = 2048
 """Tokens of a micro-batch that a trial step on a CPU does not exceed."""
 
 
-def run_work(config: RunConfig, sequences: Sequence[SequenceLength], limit: PassLimit) -> RunWork:
+def run_work(
+    config: RunConfig,
+    sequences: Sequence[SequenceLength],
+    limit: PassLimit,
+    speculation: Speculation | None = None,
+) -> RunWork:
     """Returns what an iteration of a run has to get through.
 
     Args:
         config: the stage, resolved.
         sequences: of one iteration.
         limit: of a pass.
+        speculation: of its engine.
     """
     generates = spec_of(config).generates
     return RunWork(
@@ -31,6 +38,7 @@ def run_work(config: RunConfig, sequences: Sequence[SequenceLength], limit: Pass
         max_sequences=settled(config.rollout.max_sequences) if generates else None,
         most_new_tokens=config.rollout.max_new_tokens if generates else 0,
         generated=spec_of(config).generated_groups,
+        speculation=speculation,
     )
 
 

@@ -143,7 +143,9 @@ def with_profile(config: RunConfig, request: PlanRequest) -> PlanRequest:
     if costs is None or request.cluster.nodes[0].device.name != CORE:
         return request
     sequences = expected_sequences(config, request)
-    run = worker_run(config, costs, sequences, are_apart=are_apart)
+    run = worker_run(
+        config, costs, sequences, are_apart=are_apart, speculation=request.engine.speculation
+    )
     calibration = in_processes(request.calibration, costs.costs.memory)
     return replace(request, workers=run, calibration=calibration)
 

@@ -42,7 +42,14 @@ def this_machine_plans(config: RunConfig) -> list[Plan]:
         if profile is not None and request is not None:
             earlier[name] = request
             sequences = expected_sequences(stage, request)
-            predicted = predict_one_device(stage, plan, profile, request.models, sequences)
+            predicted = predict_one_device(
+                stage,
+                plan,
+                profile,
+                request.models,
+                sequences,
+                speculation=request.engine.speculation,
+            )
             plan = plan if predicted is None else predicted.plan
         plans.append(plan)
     return plans

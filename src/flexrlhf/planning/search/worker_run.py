@@ -11,6 +11,7 @@ from flexrlhf.planning.cluster.cluster import Cluster
 from flexrlhf.planning.costs.profiled.batches import PassLimit, SequenceLength
 from flexrlhf.planning.costs.profiled.work import RunWork
 from flexrlhf.planning.costs.profiled.worker_costs import WorkerCosts
+from flexrlhf.planning.costs.speculation import Speculation
 from flexrlhf.planning.placement.placed_role import PlacedRole
 from flexrlhf.planning.placement.plan import Plan
 from flexrlhf.planning.search.run_work import CPU_TOKENS, run_work
@@ -98,6 +99,7 @@ def worker_run(
     sequences: Sequence[SequenceLength],
     *,
     are_apart: bool = False,
+    speculation: Speculation | None = None,
 ) -> WorkerRun | None:
     """Returns what the profile says; None where it cannot.
 
@@ -105,6 +107,7 @@ def worker_run(
         config: one stage, resolved.
         costs: of the machine.
         sequences: of one iteration.
+        speculation: of the engine.
         are_apart: as `WorkerRun` has it.
     """
     if config.training.precision != costs.costs.dtype or config.rollout.engine != "native":
@@ -117,4 +120,5 @@ def worker_run(
     elif training.micro_batch_tokens != "auto":
         limit = PassLimit(max_tokens=max(longest, float(training.micro_batch_tokens)))
     has_limit = training.micro_batch_samples is not None or training.micro_batch_tokens != "auto"
-    return WorkerRun(costs, run_work(config, sequences, limit), has_limit, are_apart)
+    work = run_work(config, sequences, limit, speculation)
+    return WorkerRun(costs, work, has_limit, are_apart)

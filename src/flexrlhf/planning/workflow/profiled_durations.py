@@ -11,6 +11,7 @@ from flexrlhf.planning.costs.profiled.constants import ProfiledCosts
 from flexrlhf.planning.costs.profiled.memory import generation_bytes, score_bytes, train_bytes
 from flexrlhf.planning.costs.profiled.seconds import ModelSeconds
 from flexrlhf.planning.costs.profiled.work import RunWork
+from flexrlhf.planning.costs.speculation import draft_bytes
 from flexrlhf.planning.workflow.binding import TaskTime, TransferTime
 from flexrlhf.planning.workflow.graph import Task, Transfer
 from flexrlhf.planning.workflow.shape import IterationShape
@@ -44,6 +45,7 @@ class ProfiledDurations:
     def resting_bytes(self) -> float:
         """What the process holds throughout: libraries, weights, optimiser states."""
         held = sum(m.weight_bytes + m.optimizer_bytes for m in self._models.values())
+        held += draft_bytes(self._work.speculation)
         return self._costs.memory.process_bytes + held
 
     def task_time(self, task: Task) -> TaskTime:
@@ -82,7 +84,9 @@ class ProfiledDurations:
         at_once = min(work.max_sequences or len(answers), len(answers))
         longest_prompt = max(answer.prompt for answer in answers)
         held = generation_bytes(seconds.model, at_once, longest_prompt, work.most_new_tokens)
-        ended = seconds.generate(answers, work.samples_per_prompt, at_once=at_once)
+        ended = seconds.generate(
+            answers, work.samples_per_prompt, at_once=at_once, speculation=work.speculation
+        )
         return work.generated * ended.last_s, held
 
     def _scoring(self, seconds: ModelSeconds, task: Task) -> tuple[float, float]:

@@ -30,6 +30,7 @@ from flexrlhf.runtime.rollouts import (
     value_batch,
 )
 from flexrlhf.runtime.shares import balanced_shares
+from flexrlhf.runtime.speculation import speculation_measurements
 
 _KEPT: Final = 3
 """Batches that are kept for the records: those of iterations in flight."""
@@ -135,6 +136,7 @@ class DeviceRollouts:
         draws = [(first + n, prompt) for n, prompt in enumerate(self.held_out)][replica::replicas]
         with self.context():
             samples = self.generator.answer(draws, self.held_out_answers, self.held_out_sampling)
+        self.generator.engine.take_counts()  # a rollout's measurements are of training alone
         if self._rank in self.device_map.generators:
             self.exchange.keep_generated(HELD_OUT, 0, samples)
 
@@ -189,10 +191,11 @@ class DeviceRollouts:
             else:
                 draws = self._draws(task.iteration, part)
                 samples = self.generator.answer(draws, self._answers_each, self.sampling)
+        measured = length_measurements(samples) | speculation_measurements(self.generator.engine)
         if self._rank not in self.device_map.generators:
             return {}
         self.exchange.keep_generated(task.iteration, part, samples)
-        return length_measurements(samples)
+        return measured
 
     def _streamed(self, generator: Generator, iteration: int, part: int) -> list[Sample]:
         """Returns the samples that end next, as many as this replica draws for the part.

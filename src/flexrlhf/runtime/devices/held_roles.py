@@ -23,6 +23,7 @@ from flexrlhf.runtime.devices.device_map import DeviceMap, trained_by
 from flexrlhf.runtime.objectives import objective_of
 from flexrlhf.runtime.optimizer_settings import optimizer_settings
 from flexrlhf.runtime.role_models import RoleLoader
+from flexrlhf.runtime.speculation import speculation_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,5 +145,12 @@ def _hold_engine(
         max_sequences=settled(config.rollout.max_sequences),
         shares_weights=True,  # new weights are written into the module itself
         packs_weights=config.rollout.packed_weights,
+        speculation=speculation_of(
+            config,
+            loader.tokenizer,
+            device,
+            lambda: loader.load("reference", device, trains=False),
+            tensor_parallel=tensor,
+        ),
         gathers_per_token=placement.generation == "per_token" and model.needs_lockstep,
     )

@@ -15,6 +15,7 @@ from flexrlhf.planning.costs.held_model import DTYPE_BYTES, HeldModel
 from flexrlhf.planning.costs.profiled.batches import Bin, SequenceLength
 from flexrlhf.planning.costs.profiled.constants import ProfiledCosts
 from flexrlhf.planning.costs.profiled.memory import CHUNK_TOKENS
+from flexrlhf.planning.costs.speculation import Speculation
 
 _TRAIN_PASSES = 3
 """A backward pass has twice the operations of a forward one."""
@@ -57,6 +58,7 @@ class ModelSeconds:
         *,
         at_once: int | None = None,
         together_s: Callable[[float], float] = lambda _: 0.0,
+        speculation: Speculation | None = None,
     ) -> Ends:
         """Returns when answers end that begin in order.
 
@@ -66,6 +68,7 @@ class ModelSeconds:
             at_once: answers that are generated at one time; None: all.
             together_s: seconds by which a pass over a token of so many answers is longer, as
                 processes wait for each other in it.
+            speculation: how several tokens come of a step; None: one does.
         """
         prompt = sum(answer.prompt for answer in answers) / max(1, len(answers))
         whole = self.costs.wholes.generate
@@ -75,15 +78,29 @@ class ModelSeconds:
             seconds = len(begun) * self.costs.answer_s + self._draw_s(len(begun))
             if firsts:
                 seconds += self._prefill_s(firsts)
+                if speculation is not None and speculation.draft is not None:
+                    seconds += ModelSeconds(speculation.draft, self.costs)._prefill_s(firsts)
             return whole * seconds + (together_s(len(begun)) if firsts else 0.0)
+
+        def token_s(rows: float, generated: float) -> float:
+            seconds = whole * self.token_s(rows, prompt + generated, speculation)
+            per_step = 1.0 if speculation is None else speculation.tokens_per_step
+            return seconds + together_s(rows) / per_step
 
         return ends(
             [answer.response for answer in answers],
             at_once or max(1, len(answers)),
-            lambda rows, generated: (
-                whole * self._step_s(rows, prompt + generated) + together_s(rows)
-            ),
+            token_s,
             begin_s,
+        )
+
+    def token_s(self, rows: float, context: float, speculation: Speculation | None) -> float:
+        """Returns the seconds in which each of `rows` sequences gets a token."""
+        if speculation is None:
+            return self._step_s(rows, context)
+        return speculation.token_s(
+            lambda tokens: self._step_s(rows, context, tokens),
+            lambda draft: ModelSeconds(draft, self.costs)._step_s(rows, context),
         )
 
     def _score_pass(self, part: Bin, rows_per_item: int) -> float:
@@ -119,12 +136,13 @@ class ModelSeconds:
     def _draw_s(self, rows: float) -> float:
         return rows * self.model.shape.vocab * self.costs.logits.draw_s
 
-    def _step_s(self, rows: float, context: float) -> float:
-        """One token for each of `rows` sequences that attend to `context` tokens."""
+    def _step_s(self, rows: float, context: float, tokens: int = 1) -> float:
+        """Some tokens of each of `rows` sequences, which attend to `context` tokens."""
         costs, shape = self.costs, self.model.shape
-        flops = shape.forward_flops(rows, 0.0, with_head=True)
+        read = rows * tokens
+        flops = shape.forward_flops(read, 0.0, with_head=True)
         cache = rows * context * shape.cache_values_per_token
         cache *= DTYPE_BYTES[self.model.compute_dtype]
-        host_s = costs.decode.seconds(shape.layers, rows)
-        products_s = flops / costs.row_speed(rows, shape.hidden)
-        return host_s + products_s + cache / costs.memory.cache_bandwidth + self._draw_s(rows)
+        host_s = costs.decode.seconds(shape.layers, read)
+        products_s = flops / costs.row_speed(read, shape.hidden)
+        return host_s + products_s + cache / costs.memory.cache_bandwidth + self._draw_s(read)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from flexrlhf.planning.costs.profiled.batches import Bin, PassLimit, SequenceLength, cut
+from flexrlhf.planning.costs.speculation import Speculation
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +25,7 @@ class RunWork:
     """Longest answer that is allowed."""
     generated: float = 1.0
     """Answers generated and rewarded for each that is trained on."""
+    speculation: Speculation | None = None
 
     def scored(self, part: int, parts: int) -> list[Bin]:
         """Returns the scoring passes over one of `parts` generation micro-batches."""

@@ -217,6 +217,7 @@ class WorkerSeconds:
             work.samples_per_prompt,
             at_once=min(work.max_sequences or len(answers), at_once or len(answers)),
             together_s=self._together_s,
+            speculation=work.speculation,
         )
 
     def _together_s(self, rows: float) -> float:

@@ -1,0 +1,1 @@
+"""Several tokens per pass of the model: some are proposed, and those that it draws itself stay."""
