@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from flexrlhf.learning.rollout.kv_cache import CacheShape, KVCache
+from flexrlhf.learning.models.families import CacheShape
+from flexrlhf.learning.rollout.kv_cache import KVCache
 
 SHAPE = CacheShape(num_layers=2, num_kv_heads=3, head_width=4)
 

@@ -3,19 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-
-@dataclass(frozen=True, slots=True)
-class CacheShape:
-    """What one token of one sequence takes."""
-
-    num_layers: int
-    num_kv_heads: int
-    head_width: int
+from flexrlhf.learning.models.families import CacheShape
 
 
 class KVCache:

@@ -12,17 +12,17 @@ from torch.nn.functional import scaled_dot_product_attention
 from torch.nn.utils.rnn import pad_sequence
 
 from flexrlhf.learning.data.experience import pack_by_tokens
-from flexrlhf.learning.rollout.decoding import Decoder, Room
-from flexrlhf.learning.rollout.kv_cache import KVCache
-from flexrlhf.learning.rollout.lockstep import RunPass
-from flexrlhf.learning.rollout.module_engine import ModuleEngine
-from flexrlhf.learning.rollout.native_families import (
+from flexrlhf.learning.models.families import (
     FAMILIES,
     AttentionCall,
     Family,
     RotaryFamily,
     unsupported_reason,
 )
+from flexrlhf.learning.rollout.decoding import Decoder, Room
+from flexrlhf.learning.rollout.kv_cache import KVCache
+from flexrlhf.learning.rollout.lockstep import RunPass
+from flexrlhf.learning.rollout.module_engine import ModuleEngine
 from flexrlhf.learning.rollout.packed_family import PackedRotaryFamily, unpackable_reason
 from flexrlhf.learning.rollout.protocol import Sampling
 from flexrlhf.learning.rollout.run_attention import RunAttention

@@ -16,9 +16,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import embedding, silu
 
+from flexrlhf.learning.models.families import Attend, AttentionCall, CacheShape
 from flexrlhf.learning.models.output_head import output_head
-from flexrlhf.learning.rollout.kv_cache import CacheShape
-from flexrlhf.learning.rollout.native_families import Attend, AttentionCall
 from flexrlhf.learning.rollout.packed_linear import PackedLinear, can_pack
 
 _PROJECTIONS = {

@@ -7,7 +7,7 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 from flexrlhf.learning.rollout.kv_cache import KVCache
-from flexrlhf.learning.rollout.native_families import AttentionCall
+from flexrlhf.learning.models.families import AttentionCall
 
 
 class RunAttention:

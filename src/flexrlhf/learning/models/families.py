@@ -1,21 +1,32 @@
-"""The model families that the native engine decodes, each as one forward pass over the HF modules.
+"""The model families whose layers this package runs itself, over the HF modules.
 
 A family calls the trainer's own sub-modules, so weights are shared by construction, and leaves
-attention to the caller, who owns the cache.
+attention to the caller: the native engine has a cache for it, scoring and training pack sequences.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Final, Protocol
 
 import torch
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor  # noqa: TID251  such parts are not taken
+from torch.utils.checkpoint import checkpoint  # pyright: ignore[reportUnknownVariableType]
 
-from flexrlhf.learning.models.output_head import output_head
+from flexrlhf.learning.models.output_head import OutputHead, output_head
 from flexrlhf.learning.models.weight_parts import local
-from flexrlhf.learning.rollout.kv_cache import CacheShape
+
+
+@dataclass(frozen=True, slots=True)
+class CacheShape:
+    """What one token of one sequence takes."""
+
+    num_layers: int
+    num_kv_heads: int
+    head_width: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +53,7 @@ Attend = Callable[[AttentionCall], Tensor]
 
 
 class Family(Protocol):
-    """A causal language model whose attention is done by the caller; `...` is any batch shape."""
+    """A decoder whose attention is done by the caller; `...` is any batch shape."""
 
     shape: CacheShape
 
@@ -59,14 +70,26 @@ class Family(Protocol):
         ...
 
 
+class WholeFamily(Family, Protocol):
+    """One that runs the modules themselves, with gradients."""
+
+    def states(self, hidden: Tensor) -> Tensor:
+        """Returns what heads read, [..., D]: the final norm of the last layer's output."""
+        ...
+
+
 class RotaryFamily:
-    """Llama, Qwen2 and Qwen3: rotary positions, grouped-query attention, gated MLP."""
+    """Llama, Qwen2 and Qwen3: rotary positions, grouped-query attention, gated MLP.
+
+    Args:
+        model: a causal language model or a sequence classifier; only the former has logits.
+    """
 
     def __init__(self, model: nn.Module) -> None:
-        causal_lm: Any = model
-        config = causal_lm.config
-        self._trunk = causal_lm.model
-        self._head = output_head(causal_lm)
+        whole: Any = model
+        config = whole.config
+        self._model = whole
+        self._trunk = whole.model
         self._normalises_heads = config.model_type == "qwen3"
         attention = self._trunk.layers[0].self_attn
         self._head_width: int = attention.head_dim
@@ -86,6 +109,11 @@ class RotaryFamily:
             return f"{rope_type!r} rotary positions, which change with the length"
         return None
 
+    @staticmethod
+    def dropout(config: Any) -> float:
+        """Returns the largest probability with which training drops anything."""
+        return config.attention_dropout
+
     def prepare(self, num_positions: int) -> None:
         """Makes the table of rotations with the model's own frequencies and scaling."""
         weight = self._trunk.embed_tokens.weight
@@ -96,8 +124,8 @@ class RotaryFamily:
     def hidden(self, tokens: Tensor, positions: Tensor, attend: Attend) -> Tensor:
         """See `Family`."""
         cosines, sines = self._cosines_T1K[positions], self._sines_T1K[positions]
-        hidden = self._trunk.embed_tokens(tokens)
-        for index, layer in enumerate(self._trunk.layers):
+
+        def run(index: int, layer: Any, hidden: Tensor) -> Tensor:
             attention = layer.self_attn
             normed = layer.input_layernorm(hidden)
             queries = self._heads(attention.q_proj(normed))
@@ -112,25 +140,38 @@ class RotaryFamily:
                 attention.scaling,
             )
             hidden = hidden + attention.o_proj(attend(call))
-            hidden = hidden + layer.mlp(layer.post_attention_layernorm(hidden))
-        return hidden
+            return hidden + layer.mlp(layer.post_attention_layernorm(hidden))
+
+        return _through(self._trunk.layers, run, self._trunk.embed_tokens(tokens))
+
+    def states(self, hidden: Tensor) -> Tensor:
+        """Returns what heads read, [..., D]: the final norm of the last layer's output."""
+        return self._trunk.norm(hidden)
 
     def logits(self, hidden: Tensor) -> Tensor:
         """See `Family`."""
-        return self._head.logits(self._trunk.norm(hidden))
+        return self._head.logits(self.states(hidden))
+
+    @cached_property
+    def _head(self) -> OutputHead:
+        return output_head(self._model)
 
     def _heads(self, flat: Tensor) -> Tensor:
         return flat.unflatten(-1, (-1, self._head_width))
 
 
 class Gpt2Family:
-    """GPT-2: learned positions, one projection for queries, keys and values."""
+    """GPT-2: learned positions, one projection for queries, keys and values.
+
+    Args:
+        model: a causal language model or a sequence classifier; only the former has logits.
+    """
 
     def __init__(self, model: nn.Module) -> None:
-        causal_lm: Any = model
-        config = causal_lm.config
-        self._trunk = causal_lm.transformer
-        self._head = output_head(causal_lm)
+        whole: Any = model
+        config = whole.config
+        self._model = whole
+        self._trunk = whole.transformer
         self._head_width: int = config.n_embd // config.n_head
         self.shape = CacheShape(config.n_layer, config.n_head, self._head_width)
 
@@ -143,13 +184,18 @@ class Gpt2Family:
             return "reorder_and_upcast_attn"
         return None
 
+    @staticmethod
+    def dropout(config: Any) -> float:
+        """Returns the largest probability with which training drops anything."""
+        return max(config.embd_pdrop, config.attn_pdrop, config.resid_pdrop)
+
     def prepare(self, num_positions: int) -> None:
         """Positions are learned: nothing to prepare."""
 
     def hidden(self, tokens: Tensor, positions: Tensor, attend: Attend) -> Tensor:
         """See `Family`."""
-        hidden = self._trunk.wte(tokens) + self._trunk.wpe(positions)
-        for index, block in enumerate(self._trunk.h):
+
+        def run(index: int, block: Any, hidden: Tensor) -> Tensor:
             attention = block.attn
             projected = attention.c_attn(block.ln_1(hidden)).chunk(3, dim=-1)
             queries, keys, values = (
@@ -157,12 +203,22 @@ class Gpt2Family:
             )
             call = AttentionCall(index, queries, keys, values, attention.scaling)
             hidden = hidden + attention.c_proj(attend(call))
-            hidden = hidden + block.mlp(block.ln_2(hidden))
-        return hidden
+            return hidden + block.mlp(block.ln_2(hidden))
+
+        embedded = self._trunk.wte(tokens) + self._trunk.wpe(positions)
+        return _through(self._trunk.h, run, embedded)
+
+    def states(self, hidden: Tensor) -> Tensor:
+        """Returns what heads read, [..., D]: the final norm of the last layer's output."""
+        return self._trunk.ln_f(hidden)
 
     def logits(self, hidden: Tensor) -> Tensor:
         """See `Family`."""
-        return self._head.logits(self._trunk.ln_f(hidden))
+        return self._head.logits(self.states(hidden))
+
+    @cached_property
+    def _head(self) -> OutputHead:
+        return output_head(self._model)
 
 
 FAMILIES: Final[Mapping[str, type[RotaryFamily] | type[Gpt2Family]]] = {
@@ -172,6 +228,13 @@ FAMILIES: Final[Mapping[str, type[RotaryFamily] | type[Gpt2Family]]] = {
     "GPT2LMHeadModel": Gpt2Family,
 }
 """Model class to family. Other classes may differ in any detail and are not guessed at."""
+_TRUNKS: Final[Mapping[str, tuple[type[RotaryFamily] | type[Gpt2Family], str]]] = {
+    "LlamaModel": (RotaryFamily, "LlamaDecoderLayer"),
+    "Qwen2Model": (RotaryFamily, "Qwen2DecoderLayer"),
+    "Qwen3Model": (RotaryFamily, "Qwen3DecoderLayer"),
+    "GPT2Model": (Gpt2Family, "GPT2Block"),
+}
+"""Class of a trunk to its family and the class of its layers."""
 
 
 def unsupported_reason(model: nn.Module) -> str | None:
@@ -181,6 +244,54 @@ def unsupported_reason(model: nn.Module) -> str | None:
         return f"{class_name} is none of {', '.join(FAMILIES)}"
     feature = FAMILIES[class_name].unsupported(model.config)
     return f"this {class_name} uses {feature}" if feature else None
+
+
+def trainable_family(model: nn.Module) -> WholeFamily | None:
+    """Returns the family that computes and differentiates as the model's own trunk does, or None.
+
+    Whatever is done to whole layers does not happen in a family, which calls their parts: hooks,
+    gathering, sums over processes. A model that has any of it is not taken.
+
+    Args:
+        model: a causal language model or a sequence classifier.
+    """
+    whole: Any = model
+    found = _TRUNKS.get(type(whole.base_model).__name__)
+    if found is None:
+        return None
+    family, layer_class = found
+    if family.unsupported(whole.config) or (model.training and family.dropout(whole.config)):
+        return None
+    layers = whole.base_model.h if family is Gpt2Family else whole.base_model.layers
+    for layer in layers:
+        attention = layer.attn if family is Gpt2Family else layer.self_attn
+        if type(layer).__name__ != layer_class or _is_hooked(layer) or _is_hooked(attention):
+            return None
+    is_split = any(isinstance(parameter, DTensor) for parameter in whole.parameters())
+    return None if is_split or _is_hooked(whole.base_model) else family(model)
+
+
+def _is_hooked(module: nn.Module) -> bool:
+    return bool(
+        module._forward_hooks
+        or module._forward_pre_hooks
+        or module._backward_hooks
+        or module._backward_pre_hooks
+    )
+
+
+def _through(
+    layers: nn.ModuleList, run: Callable[[int, Any, Tensor], Tensor], hidden: Tensor
+) -> Tensor:
+    """Takes hidden states through the layers, those again backward that were told to."""
+    for index, layer in enumerate(layers):
+        if getattr(layer, "gradient_checkpointing", False) and layer.training:
+            hidden = checkpoint(
+                run, index, layer, hidden, use_reentrant=False, preserve_rng_state=False
+            )
+        else:
+            hidden = run(index, layer, hidden)
+    return hidden
 
 
 def _rotate(heads: Tensor, cosines: Tensor, sines: Tensor) -> Tensor:

@@ -1,0 +1,271 @@
+"""Sequences of a batch without padding, and what they have in common only once.
+
+Rows that begin with the same prompt, as answers of one group and both answers of a pair do, share
+its tokens. What comes behind the last position that anything is wanted of is left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad, scaled_dot_product_attention
+
+from flexrlhf.learning.data.experience import Batch
+from flexrlhf.learning.models.families import AttentionCall
+
+_CAUSAL_BLOCK: Final = 64
+"""Queries that kernels take together: causal attention skips what all of them may not see."""
+_KEY_BLOCK: Final = 16
+"""On a CPU keys come in multiples of it: what is left over torch's kernel takes one by one."""
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionPart:
+    """Rows whose attention is computed together, R of them."""
+
+    num_rows: int
+    num_queries: int
+    num_keys: int
+    offset: int
+    """Query i sees the keys up to i + offset."""
+
+    @property
+    def num_query_slots(self) -> int:
+        """R x queries."""
+        return self.num_rows * self.num_queries
+
+    @property
+    def num_key_slots(self) -> int:
+        """R x keys."""
+        return self.num_rows * self.num_keys
+
+    @property
+    def pairs(self) -> float:
+        """Products of a query and a key that a kernel computes, about."""
+        if self.offset:
+            return self.num_query_slots * self.num_keys
+        seen = min(self.num_keys, (self.num_keys + _CAUSAL_BLOCK) / 2)
+        return self.num_query_slots * seen
+
+
+@dataclass(frozen=True, slots=True)
+class Packing:
+    """N tokens, each of a prompt once however many rows begin with it."""
+
+    tokens: Tensor
+    """int64 [N]."""
+    positions: Tensor
+    """int64 [N]: place in the sequence."""
+    num_positions: int
+    """Above every position."""
+    wanted: Tensor
+    """int64: the token at each position that something is wanted of, row by row."""
+    parts: tuple[AttentionPart, ...]
+    token_of_query: Tensor | None
+    """int64, for the query slots of all parts: which token stands there, any one in padding; None:
+    the N tokens as they are."""
+    slot_of_token: Tensor | None
+    """int64 [N]: the query slot of each token; None as above."""
+    token_of_key: Tensor | None
+    """int64, for the key slots of all parts; None as above."""
+    _masks: dict[torch.dtype, list[Tensor | None]] = field(
+        default_factory=dict[torch.dtype, list[Tensor | None]]
+    )
+
+    def attend(self, call: AttentionCall) -> Tensor:
+        """Returns causal attention of each token to its own sequence, [N, H * K].
+
+        Keys and values of a shared prompt are copied to the rows that begin with it. Padding is
+        behind everything, where causal attention does not look.
+        """
+        queries = _placed(call.queries, self.token_of_query)
+        keys, values = (_placed(heads, self.token_of_key) for heads in (call.keys, call.values))
+        queries_of = queries.split([part.num_query_slots for part in self.parts])
+        key_slots = [part.num_key_slots for part in self.parts]
+        # On a GPU only some kernels take heads that share keys, and none of them a mask.
+        is_cpu = queries.device.type == "cpu"
+        if not is_cpu:
+            repeats = queries.shape[1] // keys.shape[1]
+            keys, values = (one.repeat_interleave(repeats, dim=1) for one in (keys, values))
+        found: list[Tensor] = []
+        for part, mask, *heads in zip(
+            self.parts,
+            self._masks_for(call.queries),
+            queries_of,
+            keys.split(key_slots),
+            values.split(key_slots),
+            strict=True,
+        ):
+            attended = scaled_dot_product_attention(
+                *(one.unflatten(0, (part.num_rows, -1)).transpose(1, 2) for one in heads),
+                attn_mask=mask,
+                is_causal=mask is None,
+                scale=call.scaling,
+                enable_gqa=is_cpu,
+            )
+            found.append(attended.transpose(1, 2).reshape(part.num_query_slots, -1))
+        whole = found[0] if len(found) == 1 else torch.cat(found)
+        return whole if self.slot_of_token is None else taken(whole, self.slot_of_token)
+
+    def _masks_for(self, queries: Tensor) -> list[Tensor | None]:
+        """Returns what is added to scores in each part, the same in all layers."""
+        device, dtype = queries.device, queries.dtype
+        if torch.is_autocast_enabled(device.type):
+            dtype = torch.get_autocast_dtype(device.type)
+        if dtype not in self._masks:
+            self._masks[dtype] = [_mask(part, dtype, device) for part in self.parts]
+        return self._masks[dtype]
+
+
+def pack(batch: Batch, is_wanted_BT: Tensor) -> Packing | None:
+    """Returns the tokens that are needed to compute hidden states at the wanted positions.
+
+    Args:
+        batch: right-padded sequences; the tokens before the first trainable one are a prompt.
+        is_wanted_BT: bool, False in padding.
+
+    Returns:
+        None where nothing is wanted.
+    """
+    device = batch.tokens.device
+    tokens_BT, mask_BT, is_wanted_BT = batch.tokens.cpu(), batch.mask.cpu(), is_wanted_BT.cpu()
+    lengths_B = (is_wanted_BT * torch.arange(1, tokens_BT.shape[1] + 1)).amax(dim=1)
+    key_block = _KEY_BLOCK if device.type == "cpu" else 1
+    num_columns = _whole_blocks(int(lengths_B.max()), key_block)
+    if num_columns == 0:
+        return None
+    missing = max(0, num_columns - tokens_BT.shape[1])
+    tokens_BT, mask_BT, is_wanted_BT = (
+        pad(values, (0, missing))[:, :num_columns] for values in (tokens_BT, mask_BT, is_wanted_BT)
+    )
+    prompt_lengths_B = torch.where(mask_BT.any(dim=1), mask_BT.int().argmax(dim=1), lengths_B)
+    prompt_lengths_B = torch.minimum(prompt_lengths_B, lengths_B)
+    owners_B = _first_with_prompt(tokens_BT, prompt_lengths_B.tolist())
+    # A slot is a place in the padded batch; a shared token stands in that of its prompt's owner.
+    columns_T, rows_B = torch.arange(num_columns), torch.arange(len(tokens_BT))
+    owners_BT = torch.where(
+        columns_T < prompt_lengths_B[:, None], owners_B[:, None], rows_B[:, None]
+    )
+    home_BT = owners_BT * num_columns + columns_T
+    is_read_BT = columns_T < lengths_B[:, None]
+    is_own_BT = is_read_BT & (owners_BT == rows_B[:, None])
+    layout = _layout(lengths_B, prompt_lengths_B, owners_B, key_block)
+    slots_BT = torch.arange(home_BT.numel()).view(home_BT.shape)
+    queries = torch.cat([one.queries_of(slots_BT) for one in layout])
+    keys = torch.cat([one.keys_of(slots_BT) for one in layout])
+    is_token = torch.cat(
+        [one.queries_of(is_own_BT & (columns_T < one.ends_B[:, None])) for one in layout]
+    )
+    own_slots = queries[is_token]
+    numbers = torch.zeros(home_BT.numel(), dtype=torch.int64)
+    numbers[own_slots] = torch.arange(len(own_slots))
+    token_of_slot = numbers[home_BT.flatten()].masked_fill_(~is_read_BT.flatten(), 0)
+    has_gaps = len(own_slots) < len(queries)
+    has_copies = has_gaps or len(keys) > len(own_slots)
+    return Packing(
+        tokens_BT.flatten()[own_slots].to(device),
+        (own_slots % num_columns).to(device),
+        num_columns,
+        token_of_slot[is_wanted_BT.flatten()].to(device),
+        tuple(one.part for one in layout),
+        token_of_slot[queries].to(device) if has_gaps else None,
+        is_token.nonzero().squeeze(1).to(device) if has_gaps else None,
+        token_of_slot[keys].to(device) if has_copies else None,
+    )
+
+
+def taken(values: Tensor, indices: Tensor) -> Tensor:
+    """Returns the rows of `values` at `indices`; gradients are summed in an order that stays."""
+    # On a CPU this takes half as long as indexing, which alone has a fixed order on a GPU.
+    return values.index_select(0, indices) if values.device.type == "cpu" else values[indices]
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where in the batch a part lies."""
+
+    rows: Tensor
+    """int64 [R]."""
+    begin: int
+    """Column of the first query."""
+    ends_B: Tensor
+    """Behind the last query of each row of the batch."""
+    key_block: int
+    """What the number of keys is a multiple of."""
+
+    @property
+    def end(self) -> int:
+        """Column behind the last query of any row."""
+        return int(self.ends_B[self.rows].max())
+
+    @property
+    def part(self) -> AttentionPart:
+        """Its sizes."""
+        return AttentionPart(len(self.rows), self.end - self.begin, self._num_keys, self.begin)
+
+    def queries_of(self, values_BT: Tensor) -> Tensor:
+        """Returns what belongs to its query slots."""
+        return values_BT[self.rows, self.begin : self.end].flatten()
+
+    def keys_of(self, values_BT: Tensor) -> Tensor:
+        """Returns what belongs to its key slots."""
+        return values_BT[self.rows, : self._num_keys].flatten()
+
+    @property
+    def _num_keys(self) -> int:
+        return _whole_blocks(self.end, self.key_block)
+
+
+def _layout(
+    lengths_B: Tensor, prompt_lengths_B: Tensor, owners_B: Tensor, key_block: int
+) -> list[_Place]:
+    """Returns how attention is cut: all rows as they are, or shared prompts apart from answers."""
+    all_rows = torch.arange(len(lengths_B))
+    whole = [_Place(all_rows, 0, lengths_B, key_block)]
+    is_owner_B = owners_B == all_rows
+    if bool(is_owner_B.all()):
+        return whole
+    apart = [_Place(is_owner_B.nonzero().squeeze(1), 0, prompt_lengths_B, key_block)]
+    for length in prompt_lengths_B.unique().tolist():
+        rows = ((prompt_lengths_B == length) & (lengths_B > length)).nonzero().squeeze(1)
+        if len(rows):
+            apart.append(_Place(rows, length, lengths_B, key_block))
+    return min(whole, apart, key=lambda places: sum(place.part.pairs for place in places))
+
+
+def _whole_blocks(num_keys: int, block: int) -> int:
+    return -(-num_keys // block) * block
+
+
+def _placed(heads: Tensor, tokens: Tensor | None) -> Tensor:
+    """Returns heads [N, H, K] of these tokens, or as they are."""
+    if tokens is None:
+        return heads
+    return taken(heads.flatten(1), tokens).unflatten(1, heads.shape[1:])
+
+
+def _mask(part: AttentionPart, dtype: torch.dtype, device: torch.device) -> Tensor | None:
+    """Returns [queries, keys] to add to scores, or None for plain causal attention."""
+    if part.offset == 0:
+        return None
+    queries = torch.arange(part.num_queries, device=device)[:, None]
+    is_unseen = torch.arange(part.num_keys, device=device) > queries + part.offset
+    return torch.zeros(is_unseen.shape, dtype=dtype, device=device).masked_fill_(
+        is_unseen, -torch.inf
+    )
+
+
+def _first_with_prompt(tokens_BT: Tensor, prompt_lengths: Sequence[int]) -> Tensor:
+    """Returns, for each row, the first row that begins with the same prompt, [B]."""
+    first: dict[bytes, int] = {}
+    tokens = tokens_BT.numpy()
+    return torch.tensor(
+        [
+            first.setdefault(tokens[row, :length].tobytes(), row) if length else row
+            for row, length in enumerate(prompt_lengths)
+        ]
+    )
