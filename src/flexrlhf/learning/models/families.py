@@ -264,8 +264,9 @@ def trainable_family(model: nn.Module) -> WholeFamily | None:
         return None
     layers = whole.base_model.h if family is Gpt2Family else whole.base_model.layers
     for layer in layers:
-        attention = layer.attn if family is Gpt2Family else layer.self_attn
-        if type(layer).__name__ != layer_class or _is_hooked(layer) or _is_hooked(attention):
+        if type(layer).__name__ != layer_class or _is_hooked(layer):
+            return None
+        if _is_hooked(layer.attn if family is Gpt2Family else layer.self_attn):
             return None
     is_split = any(isinstance(parameter, DTensor) for parameter in whole.parameters())
     return None if is_split or _is_hooked(whole.base_model) else family(model)
