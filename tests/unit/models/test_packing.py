@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from flexrlhf.learning.data.experience import Batch, collate_sequences
+from flexrlhf.learning.models import forward
 from flexrlhf.learning.models.families import trainable_family
 from flexrlhf.learning.models.forward import (
     sequence_scores,
@@ -50,6 +51,14 @@ BATCHES = {
     "answers far longer than prompts": grouped_batch([3], [(0, 150), (0, 120)]),
     "two that are the same": grouped_batch([4], [(0, 0), (0, 0), (0, 3)]),
 }
+
+
+@pytest.fixture(autouse=True)
+def packs_always(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where it does not pay."""
+    monkeypatch.setattr(forward, "_LARGEST_PACKED_SHARE", 1.0)
+
+
 every_batch = pytest.mark.parametrize("batch", BATCHES.values(), ids=BATCHES)
 
 

@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
-from flexrlhf.learning.rollout.kv_cache import KVCache
 from flexrlhf.learning.models.families import AttentionCall
+from flexrlhf.learning.rollout.kv_cache import KVCache
 
 
 class RunAttention:
