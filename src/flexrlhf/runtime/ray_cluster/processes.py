@@ -7,17 +7,20 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from flexrlhf.config.cluster import ClusterSetting, RayCluster
 from flexrlhf.core.errors import PlanError, WorkerLost
 from flexrlhf.planning.cluster.cluster import Cluster
 from flexrlhf.planning.costs.profiled.setting import CORE
-from flexrlhf.runtime.devices.work_order import DeviceKind
 from flexrlhf.runtime.ray_cluster import session
 from flexrlhf.runtime.ray_cluster.device_host import DeviceHost
 from flexrlhf.runtime.ray_cluster.seats import seats
 from flexrlhf.runtime.ray_cluster.session import Kind
+from flexrlhf.runtime.ray_cluster.warm_start.template import WorkerTemplate
+
+if TYPE_CHECKING:
+    from flexrlhf.runtime.devices.work_order import DeviceKind  # with which torch would come
 
 _THREADS: Final = {"work": 1, "data": 4, "control": 2, "life": 1}
 """Of each process: one that computes, some that fetch, some that answer while it computes."""
@@ -48,21 +51,24 @@ class RayProcesses:
 
     Args:
         address: of the cluster to join; None for one of our own on this machine.
+        kind: what workers of our own will occupy; those on CPUs are forks of one process, which
+            begins to import at once.
 
     Raises:
         EngineMissing: Ray is not installed.
     """
 
-    def __init__(self, address: str | None = None) -> None:
+    def __init__(self, address: str | None = None, kind: Kind = "CPU") -> None:
         session.require_ray()
         self._address = address
         self._groups: tuple[int, ...] = ()
-        self._kind: Kind = "CPU"
+        self._kind: Kind = kind
         self._reserved: list[Any] = []
         self._started: list[HostProcess] = []
         self._early: Future[None] | None = None
         self._starter: ThreadPoolExecutor | None = None
         self._is_closing = False
+        self._template = WorkerTemplate() if address is None and kind == "CPU" else None
         self.members: list[HostProcess] = []
         """One per worker of the run, by rank."""
 
@@ -121,6 +127,8 @@ class RayProcesses:
             self._release()
         finally:
             session.leave()
+            if self._template is not None:
+                self._template.close()
             if self._starter is not None:
                 self._starter.shutdown(wait=False)
 
@@ -137,7 +145,7 @@ class RayProcesses:
     ) -> None:
         self._release()
         if self._address is None:
-            session.start_local(sum(groups))
+            session.start_local(sum(groups), self._template if kind == "CPU" else None)
         else:
             session.join(self._address)
         addresses = [place.address for place in self._seats(groups, kind, machines)]
@@ -269,7 +277,7 @@ def worker_processes(
         yield None
         return
     address = setting.ray if isinstance(setting, RayCluster) else None
-    processes = RayProcesses(address)
+    processes = RayProcesses(address, kind_of(cluster))
     try:
         if address is None:
             groups = [len(node.devices) for node in cluster.nodes]

@@ -21,6 +21,7 @@ from flexrlhf.runtime.ray_cluster.authentication import (
 )
 from flexrlhf.runtime.ray_cluster.orphans import OrphanGuard, children_begun
 from flexrlhf.runtime.ray_cluster.probe import probe
+from flexrlhf.runtime.ray_cluster.warm_start.template import LAUNCHER, WorkerTemplate
 
 Kind = Literal["CPU", "GPU"]
 """What a worker occupies one of."""
@@ -78,20 +79,28 @@ def require_ray() -> None:
     require_package("ray", needed_by="Training on several devices")
 
 
-def start_local(num_workers: int) -> None:
+def start_local(num_workers: int, template: WorkerTemplate | None = None) -> None:
     """Starts a cluster on this machine alone that has room for so many workers.
+
+    Args:
+        num_workers: that find room.
+        template: of which they are forks; None where each begins anew.
 
     Raises:
         EngineMissing: Ray is not installed.
     """
     require_ray()
-    with _environment({**own_token(os.environ), _SEVERAL_HOSTS: "0"}):
+    found_by = {} if template is None else template.environment
+    with _environment({**own_token(os.environ), _SEVERAL_HOSTS: "0", **found_by}):
         ray = _ray()
         if ray.is_initialized():
             if ray.cluster_resources().get("CPU", 0.0) >= num_workers:
                 return
             leave()  # our own has room only for what it was begun with
-        with _on_loopback(ray), children_begun() as begun:
+        constants: dict[str, Any] = {"ENABLE_RAY_CLUSTER": False}
+        if template is not None:
+            constants["SETUP_WORKER_FILENAME"] = str(LAUNCHER)
+        with _constants(ray, constants), children_begun() as begun:
             _init_local(ray, num_workers)
         _guards.append(OrphanGuard(begun))
 
@@ -217,19 +226,23 @@ def _environment(variables: Mapping[str, str]) -> Iterator[None]:
 
 
 @contextmanager
-def _on_loopback(ray: Any) -> Iterator[None]:
-    """Keeps Ray from taking this machine's outer address in place of the one it is given.
+def _constants(ray: Any, values: Mapping[str, Any]) -> Iterator[None]:
+    """Sets constants of Ray that no option sets, and puts back what was there.
 
-    The processes that it starts read the variable; this one may have imported Ray before it was
-    set, and may join another cluster later.
+    ENABLE_RAY_CLUSTER keeps it from taking this machine's outer address in place of the one it is
+    given: the processes that it starts read the variable, but this one may have imported Ray before
+    it was set, and may join another cluster later. SETUP_WORKER_FILENAME is the program that is to
+    start workers.
     """
     constants = ray._private.ray_constants
-    before = constants.ENABLE_RAY_CLUSTER
-    constants.ENABLE_RAY_CLUSTER = False
+    before = {name: getattr(constants, name) for name in values if hasattr(constants, name)}
+    for name in before:
+        setattr(constants, name, values[name])
     try:
         yield
     finally:
-        constants.ENABLE_RAY_CLUSTER = before
+        for name, value in before.items():
+            setattr(constants, name, value)
 
 
 def _head(address: str) -> str:
