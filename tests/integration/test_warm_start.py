@@ -14,6 +14,7 @@ import psutil
 import pytest
 from train_command import START_S, TrainCommand
 
+from flexrlhf.runtime.ray_cluster.processes import RayProcesses
 from flexrlhf.runtime.ray_cluster.warm_start.launcher import SOCKET
 from flexrlhf.runtime.ray_cluster.warm_start.template import LAUNCHER, WorkerTemplate
 
@@ -163,3 +164,13 @@ def test_workers_of_a_run_are_forks_of_one_process(content, config_file, tmp_pat
         command.assert_gone()
     finally:
         command.end()
+
+
+def test_where_no_socket_can_be_there_is_no_template_and_no_folder(tmp_path, monkeypatch):
+    far = tmp_path / ("far" * 40)
+    far.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(far))
+    with pytest.raises(OSError, match="too long"):
+        WorkerTemplate()
+    assert not list(far.iterdir())
+    assert RayProcesses()._template is None

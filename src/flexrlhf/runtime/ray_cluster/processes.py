@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal
 
@@ -68,7 +68,10 @@ class RayProcesses:
         self._early: Future[None] | None = None
         self._starter: ThreadPoolExecutor | None = None
         self._is_closing = False
-        self._template = WorkerTemplate() if address is None and kind == "CPU" else None
+        self._template: WorkerTemplate | None = None
+        if address is None and kind == "CPU":
+            with suppress(OSError):  # workers then begin anew, each by itself
+                self._template = WorkerTemplate()
         self.members: list[HostProcess] = []
         """One per worker of the run, by rank."""
 

@@ -28,6 +28,10 @@ class WorkerTemplate:
     """A process that begins to import what workers need, and forks them once it is asked.
 
     It ends with this process, and its forks with it.
+
+    Raises:
+        OSError: there can be none here, as where the path of a temporary folder is too long for a
+            socket.
     """
 
     def __init__(self) -> None:
@@ -35,7 +39,11 @@ class WorkerTemplate:
         self._path = str(Path(self._folder, "template"))
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with listener:
-            listener.bind(self._path)
+            try:
+                listener.bind(self._path)
+            except OSError:
+                shutil.rmtree(self._folder, ignore_errors=True)
+                raise
             listener.listen(_BACKLOG)  # who asks while it still imports waits
             number = listener.fileno()
             self._process = subprocess.Popen(

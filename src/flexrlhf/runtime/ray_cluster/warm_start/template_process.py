@@ -18,6 +18,7 @@ import signal
 import socket
 import sys
 import threading
+import traceback
 from contextlib import suppress
 from ctypes import CDLL
 from pathlib import Path
@@ -122,7 +123,7 @@ def _become_worker(
     except SystemExit as end:
         status = end.code if isinstance(end.code, int) else int(end.code is not None)
     except BaseException:  # noqa: BLE001 - there is nobody above
-        sys.excepthook(*sys.exc_info())
+        traceback.print_exc()
     finally:
         sys.stdout.flush()
         sys.stderr.flush()
