@@ -56,20 +56,3 @@ def placed_runs(ray_processes: RayProcesses, tmp_path_factory) -> PlacedRuns:
     from placed_runs import PlacedRuns
 
     return PlacedRuns(tmp_path_factory.mktemp("placed"), ray_processes)
-
-
-@pytest.fixture
-def with_exact_norms():
-    """Puts torch's norms in the place of `transformers`', which round to float32 in float64 too."""
-    from torch import nn
-
-    def exact(model: nn.Module) -> nn.Module:
-        for parent in list(model.modules()):
-            for name, child in list(parent.named_children()):
-                if type(child).__name__.endswith("RMSNorm") and not isinstance(child, nn.RMSNorm):
-                    norm = nn.RMSNorm(len(child.weight), eps=child.variance_epsilon)
-                    norm.weight = child.weight
-                    setattr(parent, name, norm)
-        return model
-
-    return exact

@@ -63,19 +63,19 @@ every_batch = pytest.mark.parametrize("batch", BATCHES.values(), ids=BATCHES)
 
 
 @pytest.fixture
-def make_policy(make_source, with_exact_norms):
+def make_policy(make_source):
     def make(family: str) -> nn.Module:
         key = "n_positions" if family == "gpt2" else "max_position_embeddings"
-        return with_exact_norms(load_policy(make_source(family, **{key: POSITIONS})))
+        return load_policy(make_source(family, **{key: POSITIONS}))
 
     return make
 
 
 @pytest.fixture
-def make_scorer(make_source, with_exact_norms):
+def make_scorer(make_source):
     def make(family: str) -> nn.Module:
         key = "n_positions" if family == "gpt2" else "max_position_embeddings"
-        scorer = with_exact_norms(load_scorer(make_source(family, **{key: POSITIONS})))
+        scorer = load_scorer(make_source(family, **{key: POSITIONS}))
         scorer.config.pad_token_id = None
         return scorer
 

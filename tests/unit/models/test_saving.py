@@ -11,6 +11,7 @@ from transformers import (
     AutoTokenizer,
 )
 
+from flexrlhf.learning.models.exact_norms import make_norms_exact
 from flexrlhf.learning.models.heads import SharedActorCritic
 from flexrlhf.learning.models.loading import load_policy, load_scorer
 from flexrlhf.learning.models.saving import save_model
@@ -31,6 +32,7 @@ def test_plain_transformers_reads_policies(family, make_source, make_tokenizer, 
     model = load_policy(make_source(family))
     save_model(model, make_tokenizer(), tmp_path / "policy")
     loaded = AutoModelForCausalLM.from_pretrained(tmp_path / "policy", dtype=torch.float64)
+    make_norms_exact(loaded, torch.float64)
     torch.testing.assert_close(loaded(TOKENS).logits, model(TOKENS).logits, rtol=0, atol=1e-12)
     tokenizer = AutoTokenizer.from_pretrained(tmp_path / "policy")
     assert tokenizer.get_vocab() == make_tokenizer().get_vocab()
@@ -51,6 +53,7 @@ def test_plain_transformers_reads_scorers(family, make_source, tmp_path):
     loaded = AutoModelForSequenceClassification.from_pretrained(
         tmp_path / "scorer", dtype=torch.float64
     )
+    make_norms_exact(loaded, torch.float64)
     assert loaded.config.num_labels == 1
     torch.testing.assert_close(loaded(TOKENS).logits, model(TOKENS).logits, rtol=0, atol=1e-12)
 
@@ -59,6 +62,7 @@ def test_plain_transformers_reads_the_trunk_of_a_shared_model(make_source, tmp_p
     model = SharedActorCritic(load_policy(make_source("llama")))
     save_model(model, None, tmp_path / "shared")
     loaded = AutoModelForCausalLM.from_pretrained(tmp_path / "shared", dtype=torch.float64)
+    make_norms_exact(loaded, torch.float64)
     expected = model.trunk(TOKENS).logits
     torch.testing.assert_close(loaded(TOKENS).logits, expected, rtol=0, atol=1e-12)
 

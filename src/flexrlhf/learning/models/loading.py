@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from flexrlhf.core.errors import ConfigError
+from flexrlhf.learning.models.exact_norms import make_norms_exact
 from flexrlhf.learning.models.folders import local_folder
 from flexrlhf.learning.models.foreign_errors import complaining
 from flexrlhf.learning.models.heads import VALUE_HEAD_FILE, SharedActorCritic, refresh_head
@@ -69,6 +70,7 @@ def load_policy(source: ModelSource) -> PreTrainedModel:
         model, missing = _pretrained_model(AutoModelForCausalLM, given.folder, given.config, source)
         _refuse_missing(missing, given.folder)
     _own_parameters(model, source.torch_dtype)
+    make_norms_exact(model, source.torch_dtype)
     check_output_head(model)
     return model.eval()
 
@@ -95,6 +97,7 @@ def load_scorer(source: ModelSource) -> PreTrainedModel:
     if given.needs_head:
         refresh_head(head, source.seed)
     _own_parameters(model, source.torch_dtype)
+    make_norms_exact(model, source.torch_dtype)
     return model.eval()
 
 

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from flexrlhf.core.errors import ConfigError
 from flexrlhf.learning.models.drawing import Recorder
+from flexrlhf.learning.models.exact_norms import make_norms_exact
 from flexrlhf.learning.models.folders import local_folder
 from flexrlhf.learning.models.foreign_errors import complaining
 from flexrlhf.learning.models.heads import (
@@ -131,6 +132,7 @@ def _skeleton(
         values = _read(model, given.folder, names)
         _name_as_loaded(model, given.folder)
     _drop_weights(model, source.torch_dtype)
+    make_norms_exact(model, source.torch_dtype)
     return Skeleton(model.eval(), WithFresh(values, fresh)), model
 
 
