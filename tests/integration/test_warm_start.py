@@ -174,3 +174,20 @@ def test_where_no_socket_can_be_there_is_no_template_and_no_folder(tmp_path, mon
         WorkerTemplate()
     assert not list(far.iterdir())
     assert RayProcesses()._template is None
+
+
+def test_a_larger_ray_has_forks_of_a_template_of_its_own():
+    """Those of the first would look for a raylet that is gone."""
+    processes = RayProcesses()
+    try:
+        parents = []
+        for count in (1, 3):
+            processes.start([count])
+            assert processes._template is not None
+            parents.append(processes._template.process_id)
+            found = {psutil.Process(member.process_id).ppid() for member in processes.members}
+            assert found == {parents[-1]}
+    finally:
+        processes.close()
+    assert parents[0] != parents[1]
+    assert not psutil.pid_exists(parents[0])

@@ -68,10 +68,8 @@ class RayProcesses:
         self._early: Future[None] | None = None
         self._starter: ThreadPoolExecutor | None = None
         self._is_closing = False
-        self._template: WorkerTemplate | None = None
-        if address is None and kind == "CPU":
-            with suppress(OSError):  # workers then begin anew, each by itself
-                self._template = WorkerTemplate()
+        self._template = _template() if address is None and kind == "CPU" else None
+        self._template_serves = False
         self.members: list[HostProcess] = []
         """One per worker of the run, by rank."""
 
@@ -143,12 +141,21 @@ class RayProcesses:
             is_one_machine and sum(groups) <= len(self._started)
         )
 
+    def _unused_template(self) -> WorkerTemplate | None:
+        """Returns a template for a Ray that starts: the first, or another in its place."""
+        if self._template_serves:
+            if self._template is not None:
+                self._template.close()
+            self._template = _template()
+        self._template_serves = True
+        return self._template
+
     def _start(
         self, groups: Sequence[int], kind: Kind, threads: int, machines: Sequence[str | None] = ()
     ) -> None:
         self._release()
         if self._address is None:
-            session.start_local(sum(groups), self._template if kind == "CPU" else None)
+            session.start_local(sum(groups), self._unused_template if kind == "CPU" else None)
         else:
             session.join(self._address)
         addresses = [place.address for place in self._seats(groups, kind, machines)]
@@ -253,6 +260,13 @@ class RayProcesses:
         for group in self._reserved:  # whoever sits on it ends too
             remove_placement_group(group)
         self._started, self._reserved, self.members = [], [], []
+
+
+def _template() -> WorkerTemplate | None:
+    """Returns what workers are forked from; None where there can be none, and each begins anew."""
+    with suppress(OSError):
+        return WorkerTemplate()
+    return None
 
 
 def _on(handle: Any, method: str, group: str) -> Any:

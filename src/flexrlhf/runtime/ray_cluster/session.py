@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import socket
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final, Literal
@@ -79,28 +79,33 @@ def require_ray() -> None:
     require_package("ray", needed_by="Training on several devices")
 
 
-def start_local(num_workers: int, template: WorkerTemplate | None = None) -> None:
+def start_local(
+    num_workers: int, make_template: Callable[[], WorkerTemplate | None] | None = None
+) -> None:
     """Starts a cluster on this machine alone that has room for so many workers.
 
     Args:
         num_workers: that find room.
-        template: of which they are forks; None where each begins anew.
+        make_template: gives what they are forks of, if this starts a cluster: a template is for one
+            cluster. None: each begins anew.
 
     Raises:
         EngineMissing: Ray is not installed.
     """
     require_ray()
-    found_by = {} if template is None else template.environment
-    with _environment({**own_token(os.environ), _SEVERAL_HOSTS: "0", **found_by}):
+    with _environment({**own_token(os.environ), _SEVERAL_HOSTS: "0"}):
         ray = _ray()
         if ray.is_initialized():
             if ray.cluster_resources().get("CPU", 0.0) >= num_workers:
                 return
             leave()  # our own has room only for what it was begun with
+        template = None if make_template is None else make_template()
         constants: dict[str, Any] = {"ENABLE_RAY_CLUSTER": False}
+        found_by: Mapping[str, str] = {}
         if template is not None:
             constants["SETUP_WORKER_FILENAME"] = str(LAUNCHER)
-        with _constants(ray, constants), children_begun() as begun:
+            found_by = template.environment
+        with _environment(found_by), _constants(ray, constants), children_begun() as begun:
             _init_local(ray, num_workers)
         _guards.append(OrphanGuard(begun))
 

@@ -30,6 +30,7 @@ _IMPORTED: Final = (
 )
 _WORKER: Final = "default_worker.py"
 _WORKER_MODULE: Final = "ray._private.workers.default_worker"
+_RAYLET: Final = "RAY_RAYLET_PID"
 _LARGEST: Final = 1 << 20
 """Bytes of a request."""
 _GO_S: Final = 10.0
@@ -82,7 +83,8 @@ def _serve(
 ) -> None:
     """Forks a worker; its launcher hears nothing where that would not be safe."""
     try:
-        _import_ray(told["environment"])
+        if not _import_ray(told["environment"]):
+            return
         if len(os.listdir("/proc/self/task")) != 1 or len(streams) != 3:
             return
         gc.freeze()  # what is here stays, and its pages stay shared
@@ -96,12 +98,17 @@ def _serve(
             os.close(stream)
 
 
-def _import_ray(environment: dict[str, str]) -> None:
-    """Imports Ray's worker as the first one would: it reads RAY_ variables while it does."""
-    if _WORKER_MODULE in sys.modules:
-        return
-    os.environ.update({k: v for k, v in environment.items() if k.startswith("RAY_")})
-    importlib.import_module(_WORKER_MODULE)
+def _import_ray(environment: dict[str, str]) -> bool:
+    """Imports Ray's worker as the first one would: it reads RAY_ variables while it does.
+
+    Returns:
+        Whether it is the Ray that asks. Workers of another would end, missing the raylet that they
+        were imported for.
+    """
+    if _WORKER_MODULE not in sys.modules:
+        os.environ.update({k: v for k, v in environment.items() if k.startswith("RAY_")})
+        importlib.import_module(_WORKER_MODULE)
+    return environment.get(_RAYLET) == os.environ.get(_RAYLET)
 
 
 def _become_worker(
