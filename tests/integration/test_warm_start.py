@@ -176,18 +176,26 @@ def test_where_no_socket_can_be_there_is_no_template_and_no_folder(tmp_path, mon
     assert RayProcesses()._template is None
 
 
+_TWO_RAYS = """
+import psutil
+from flexrlhf.runtime.ray_cluster.processes import RayProcesses
+
+processes = RayProcesses()
+for count in (1, 3):
+    processes.start([count])
+    parents = {psutil.Process(member.process_id).ppid() for member in processes.members}
+    print(parents == {processes._template.process_id}, *parents)
+processes.close()
+"""
+
+
 def test_a_larger_ray_has_forks_of_a_template_of_its_own():
-    """Those of the first would look for a raylet that is gone."""
-    processes = RayProcesses()
-    try:
-        parents = []
-        for count in (1, 3):
-            processes.start([count])
-            assert processes._template is not None
-            parents.append(processes._template.process_id)
-            found = {psutil.Process(member.process_id).ppid() for member in processes.members}
-            assert found == {parents[-1]}
-    finally:
-        processes.close()
-    assert parents[0] != parents[1]
-    assert not psutil.pid_exists(parents[0])
+    """Those of the first would look for a raylet that is gone. In a process with no other Ray."""
+    command = [sys.executable, "-c", _TWO_RAYS]
+    run = subprocess.run(command, capture_output=True, text=True, timeout=START_S, check=True)
+    (first_is_parent, first), (second_is_parent, second) = (
+        line.split() for line in run.stdout.splitlines()
+    )
+    assert first_is_parent == second_is_parent == "True"
+    assert first != second
+    assert not psutil.pid_exists(int(first))
