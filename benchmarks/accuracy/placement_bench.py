@@ -6,7 +6,7 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
@@ -14,6 +14,7 @@ from typing import Any, Final
 from foreign_load import ForeignLoad
 from placement_jobs import JOBS, Case, job_document
 from placement_rows import Measured, median_row
+from placements_page import AUTO
 
 from flexrlhf.config.cluster import RayCluster
 from flexrlhf.config.loading import build_config
@@ -92,7 +93,7 @@ class PlacementBench:
                 config = self._config(job, workers)
                 best = stage_plans(config)[0].ranked.best
                 plan = replace(best, predicted=None)
-                yield Case(job, f"auto: {best.strategy}", workers, plan)
+                yield Case(job, f"{AUTO}{best.strategy}", workers, plan)
 
     def predicted(self, case: Case) -> Plan:
         """Returns a case's plan with what it is expected to take."""
@@ -103,8 +104,13 @@ class PlacementBench:
         request = with_profile(config, request_from(config, cluster, runnable=True))
         return evaluate(request, case.plan).plan
 
-    def measured(self, wanted: Sequence[tuple[Case, Plan]]) -> Iterator[Measured]:
-        """Runs every case and yields what it took."""
+    def measured(self, wanted: Iterable[tuple[Case, Plan]]) -> Iterator[Measured]:
+        """Runs every case and yields what it took.
+
+        Args:
+            wanted: cases with their predictions; each is asked for after the one before has run,
+                so that it may depend on what that took.
+        """
         processes = RayProcesses(self._ray)
         try:
             if self._ray is None:  # those that a placement does not need then rest

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 
 from placement_jobs import Case
@@ -39,6 +39,8 @@ class Measured:
     """Part of an iteration in which no worker does anything."""
     exposed_share: float
     """What moves between workers and is not hidden behind work, by the time of scoring."""
+    runs: int = 1
+    """Times are medians of the medians of so many runs, fastest and slowest those of all."""
 
     @property
     def error(self) -> float:
@@ -94,6 +96,33 @@ def median_row(
         others_share,
         statistics.median(row["time/driver_s"] / row["time/iteration_s"] for row in counted),
         statistics.median(_exposed(row) for row in counted),
+    )
+
+
+def together(rows: Sequence[Measured]) -> Measured:
+    """Returns one row for several runs of one placement.
+
+    Args:
+        rows: of these runs, at least one.
+    """
+
+    def median(value: Callable[[Measured], float]) -> float:
+        return statistics.median(map(value, rows))
+
+    stages = {
+        stage: (statistics.median(row.stages[stage][0] for row in rows), predicted)
+        for stage, (_, predicted) in rows[0].stages.items()
+    }
+    return replace(
+        rows[0],
+        measured_s=median(lambda row: row.measured_s),
+        fastest_s=min(row.fastest_s for row in rows),
+        slowest_s=max(row.slowest_s for row in rows),
+        stages=stages,
+        others_share=median(lambda row: row.others_share),
+        driver_share=median(lambda row: row.driver_share),
+        exposed_share=median(lambda row: row.exposed_share),
+        runs=sum(row.runs for row in rows),
     )
 
 

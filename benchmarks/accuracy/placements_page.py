@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+AUTO: Final = "auto: "
+"""Begins the name of what `placement: auto` chose."""
 RESULT: Final = Path(__file__).parents[2] / "docs" / "results" / "placements.json"
 _MEDIAN_GOAL: Final = 0.15
 _REGRET_GOAL: Final = 0.05
@@ -44,19 +46,27 @@ def median_error(rows: Sequence[Row]) -> float:
     return statistics.median(abs(row["error"]) for row in rows)
 
 
+def chosen_in(rows: Sequence[Row]) -> list[Row]:
+    """Returns the rows of what `placement: auto` chose."""
+    return [row for row in rows if row["name"].startswith(AUTO)]
+
+
+def rivals_of(chosen: Row, rows: Sequence[Row]) -> list[Row]:
+    """Returns what `auto` chose and could have chosen: rows without stale weights."""
+    return [
+        row
+        for row in rows
+        if (row["job"], row["workers"]) == (chosen["job"], chosen["workers"])
+        and row["max_staleness"] == 0
+    ]
+
+
 def regrets(rows: Sequence[Row]) -> list[Regret]:
     """Returns the regret of `auto` per job and number of workers, without stale weights."""
     found: list[Regret] = []
-    for chosen in rows:
-        if chosen["name"].startswith("auto"):
-            rivals = [
-                row
-                for row in rows
-                if (row["job"], row["workers"]) == (chosen["job"], chosen["workers"])
-                and row["max_staleness"] == 0
-            ]
-            best = min(rivals, key=lambda row: row["measured_s"])
-            found.append(Regret(chosen["job"], chosen["workers"], chosen, best))
+    for chosen in chosen_in(rows):
+        best = min(rivals_of(chosen, rows), key=lambda row: row["measured_s"])
+        found.append(Regret(chosen["job"], chosen["workers"], chosen, best))
     return found
 
 
@@ -119,7 +129,9 @@ def page(document: Mapping[str, Any]) -> str:
         "",
         "Each placement trains for a few iterations on two or four processes with a thread each, "
         "all of them on the machine's two cores; measured is the median of the iterations after "
-        "the first. Predicted is simulated before the first run with the constants of `flexrlhf "
+        "the first, and where there were several *runs* the median of theirs: what might be the "
+        "fastest of its job and number of workers ran again, in turns with what `auto` chose. "
+        "Predicted is simulated before the first run with the constants of `flexrlhf "
         "profile`, in which no placement has a part, and with the lengths that the config "
         "expects. Four processes share two cores, so that here more workers are not faster. "
         "*Others* is the part of the machine that other programs used meanwhile: while they do, "
@@ -130,9 +142,9 @@ def page(document: Mapping[str, Any]) -> str:
         "",
         *_goal_lines(document),
         "",
-        "| job | workers | placement | measured | from, to | predicted | error | others | driver |"
-        " exposed |",
-        "|---|---|---|---|---|---|---|---|---|---|",
+        "| job | workers | placement | runs | measured | from, to | predicted | error | others |"
+        " driver | exposed |",
+        "|---|---|---|---|---|---|---|---|---|---|---|",
         *(_row_line(row) for row in document["rows"]),
         "",
         *_regret_lines(document["rows"]),
@@ -183,9 +195,9 @@ def _goal_lines(document: Mapping[str, Any]) -> Iterator[str]:
 
 def _row_line(row: Row) -> str:
     return (
-        f"| {row['job']} | {row['workers']} | {row['name']} | {row['measured_s']:.2f} s |"
-        f" {row['fastest_s']:.2f} to {row['slowest_s']:.2f} s | {row['predicted_s']:.2f} s |"
-        f" {row['error']:+.0%} | {_share(row, 'others_share')} |"
+        f"| {row['job']} | {row['workers']} | {row['name']} | {row.get('runs', 1)} |"
+        f" {row['measured_s']:.2f} s | {row['fastest_s']:.2f} to {row['slowest_s']:.2f} s |"
+        f" {row['predicted_s']:.2f} s | {row['error']:+.0%} | {_share(row, 'others_share')} |"
         f" {_share(row, 'driver_share')} | {_share(row, 'exposed_share')} |"
     )
 
@@ -197,7 +209,7 @@ def _share(row: Row, name: str) -> str:
 
 def _regret_lines(rows: Sequence[Row]) -> Iterator[str]:
     for regret in regrets(rows):
-        name = regret.chosen["name"].removeprefix("auto: ")
+        name = regret.chosen["name"].removeprefix(AUTO)
         yield (
             f"- {regret.job} on {regret.workers} workers: `auto` chose {name}, "
             f"{regret.chosen['measured_s']:.2f} s; the fastest measured is "
