@@ -144,6 +144,36 @@ def test_values_and_scores_are_those_of_each_row_alone(family, make_scorer, batc
 
 
 @every_batch
+def test_rows_as_they_are_say_the_same_as_packed_ones(family, make_policy, batch, monkeypatch):
+    model = make_policy(family)
+    packed = token_logprobs(model, batch, with_entropy=True)
+    monkeypatch.setattr(forward, "_LARGEST_PACKED_SHARE", 0.0)
+    seen = []
+    model.get_input_embeddings().register_forward_hook(
+        lambda _module, inputs, _output: seen.append(inputs[0].numel())
+    )
+    rows = token_logprobs(model, batch, with_entropy=True)
+    num_columns = -(-int(batch.mask.any(dim=0).nonzero().max()) // 16) * 16  # whole blocks of keys
+    assert seen == [len(batch.tokens) * num_columns]
+    assert_same(
+        model,
+        torch.stack((rows.logprobs, rows.entropy)),
+        torch.stack((packed.logprobs, packed.entropy)),
+    )
+
+
+@every_batch
+def test_values_of_rows_as_they_are_are_those_of_packed_ones(
+    family, make_scorer, batch, monkeypatch
+):
+    scorer = make_scorer(family)
+    packed = torch.cat((token_values(scorer, batch).flatten(), sequence_scores(scorer, batch)))
+    monkeypatch.setattr(forward, "_LARGEST_PACKED_SHARE", 0.0)
+    rows = torch.cat((token_values(scorer, batch).flatten(), sequence_scores(scorer, batch)))
+    assert_same(scorer, rows, packed)
+
+
+@every_batch
 def test_every_token_that_is_needed_is_read_once(make_policy, batch):
     model = make_policy("llama")
     seen = []

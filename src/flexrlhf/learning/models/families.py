@@ -17,6 +17,7 @@ from torch.distributed.tensor import DTensor  # noqa: TID251  such parts are not
 from torch.utils.checkpoint import checkpoint  # pyright: ignore[reportUnknownVariableType]
 
 from flexrlhf.learning.models.output_head import OutputHead, output_head
+from flexrlhf.learning.models.rms_norm import rms_normed
 from flexrlhf.learning.models.weight_parts import local
 
 
@@ -127,11 +128,12 @@ class RotaryFamily:
 
         def run(index: int, layer: Any, hidden: Tensor) -> Tensor:
             attention = layer.self_attn
-            normed = layer.input_layernorm(hidden)
+            normed = rms_normed(layer.input_layernorm, hidden)
             queries = self._heads(attention.q_proj(normed))
             keys = self._heads(attention.k_proj(normed))
             if self._normalises_heads:
-                queries, keys = attention.q_norm(queries), attention.k_norm(keys)
+                queries = rms_normed(attention.q_norm, queries)
+                keys = rms_normed(attention.k_norm, keys)
             call = AttentionCall(
                 index,
                 _rotate(queries, cosines, sines),
@@ -140,13 +142,13 @@ class RotaryFamily:
                 attention.scaling,
             )
             hidden = hidden + attention.o_proj(attend(call))
-            return hidden + layer.mlp(layer.post_attention_layernorm(hidden))
+            return hidden + layer.mlp(rms_normed(layer.post_attention_layernorm, hidden))
 
         return _through(self._trunk.layers, run, self._trunk.embed_tokens(tokens))
 
     def states(self, hidden: Tensor) -> Tensor:
         """Returns what heads read, [..., D]: the final norm of the last layer's output."""
-        return self._trunk.norm(hidden)
+        return rms_normed(self._trunk.norm, hidden)
 
     def logits(self, hidden: Tensor) -> Tensor:
         """See `Family`."""

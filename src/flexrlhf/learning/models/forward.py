@@ -3,7 +3,8 @@
 One pass of the trunk gives hidden states; heads then run at the positions that count, so no tensor
 of batch x tokens x vocabulary exists. Positions and attention come from lengths, so neither padding
 nor the pad token changes a result. Position t - 1 speaks about token t. A model of a known family
-that is whole reads packed tokens, a shared prompt once; others read the padded batch.
+that is whole reads packed tokens, a shared prompt once, or the padded rows where that leaves out
+little, and runs its own layers; others go through the model's own forward pass.
 """
 
 from __future__ import annotations
@@ -20,11 +21,11 @@ from flexrlhf.learning.data.experience import Batch
 from flexrlhf.learning.models.families import trainable_family
 from flexrlhf.learning.models.heads import SharedActorCritic, pretrained
 from flexrlhf.learning.models.output_head import output_head
-from flexrlhf.learning.models.packing import Packing, pack, taken
+from flexrlhf.learning.models.packing import pack, taken
 from flexrlhf.learning.models.score_head import score_head
 
 _LARGEST_PACKED_SHARE: Final = 0.9
-"""Of a padded batch's tokens; with more of them packing took up to a tenth longer, tiny models."""
+"""Of a padded batch's tokens; with more, finding and copying them back costs more than padding."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,17 +115,14 @@ def _hidden_before_tokens(model: nn.Module, batch: Batch) -> Tensor:
 def _hidden_at(model: nn.Module, batch: Batch, is_wanted_BT: Tensor) -> Tensor:
     """Returns the hidden states at some positions, row by row, [N, D]."""
     family = trainable_family(pretrained(model))
-    packing = None if family is None else pack(batch, is_wanted_BT)
-    if family is None or packing is None or not _pays(packing, batch):
+    if family is None:
+        return hidden_states(model, batch)[is_wanted_BT]
+    packing = pack(batch, is_wanted_BT, largest_share=_LARGEST_PACKED_SHARE)
+    if packing is None:
         return hidden_states(model, batch)[is_wanted_BT]
     family.prepare(packing.num_positions)
     hidden_ND = family.hidden(packing.tokens, packing.positions, packing.attend)
     return taken(family.states(hidden_ND), packing.wanted)
-
-
-def _pays(packing: Packing, batch: Batch) -> bool:
-    """Whether so much is left out that finding tokens and copying them back costs less."""
-    return len(packing.tokens) <= _LARGEST_PACKED_SHARE * batch.tokens.numel()
 
 
 def _logprobs(

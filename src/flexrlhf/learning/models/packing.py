@@ -1,7 +1,8 @@
 """Sequences of a batch without padding, and what they have in common only once.
 
 Rows that begin with the same prompt, as answers of one group and both answers of a pair do, share
-its tokens. What comes behind the last position that anything is wanted of is left out.
+its tokens. What comes behind the last position that anything is wanted of is left out. Where that
+would leave out too little, the rows stay as they are, with their padding.
 """
 
 from __future__ import annotations
@@ -121,12 +122,14 @@ class Packing:
         return self._masks[dtype]
 
 
-def pack(batch: Batch, is_wanted_BT: Tensor) -> Packing | None:
+def pack(batch: Batch, is_wanted_BT: Tensor, *, largest_share: float = 1.0) -> Packing | None:
     """Returns the tokens that are needed to compute hidden states at the wanted positions.
 
     Args:
         batch: right-padded sequences; the tokens before the first trainable one are a prompt.
         is_wanted_BT: bool, False in padding.
+        largest_share: of the batch's tokens, padding included; where more are needed, the rows stay
+            as they are.
 
     Returns:
         None where nothing is wanted.
@@ -153,6 +156,8 @@ def pack(batch: Batch, is_wanted_BT: Tensor) -> Packing | None:
     home_BT = owners_BT * num_columns + columns_T
     is_read_BT = columns_T < lengths_B[:, None]
     is_own_BT = is_read_BT & (owners_BT == rows_B[:, None])
+    if int(is_own_BT.sum()) > largest_share * batch.tokens.numel():
+        return _as_they_are(tokens_BT, is_wanted_BT, device)
     layout = _layout(lengths_B, prompt_lengths_B, owners_B, key_block)
     slots_BT = torch.arange(home_BT.numel()).view(home_BT.shape)
     queries = torch.cat([one.queries_of(slots_BT) for one in layout])
@@ -175,6 +180,21 @@ def pack(batch: Batch, is_wanted_BT: Tensor) -> Packing | None:
         token_of_slot[queries].to(device) if has_gaps else None,
         is_token.nonzero().squeeze(1).to(device) if has_gaps else None,
         token_of_slot[keys].to(device) if has_copies else None,
+    )
+
+
+def _as_they_are(tokens_BT: Tensor, is_wanted_BT: Tensor, device: torch.device) -> Packing:
+    """Returns every column of every row, so that nothing is copied from or to its place."""
+    num_rows, num_columns = tokens_BT.shape
+    return Packing(
+        tokens_BT.flatten().to(device),
+        torch.arange(num_columns).repeat(num_rows).to(device),
+        num_columns,
+        is_wanted_BT.flatten().nonzero().squeeze(1).to(device),
+        (AttentionPart(num_rows, num_columns, num_columns, 0),),
+        None,
+        None,
+        None,
     )
 
 
