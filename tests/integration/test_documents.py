@@ -250,7 +250,11 @@ def test_the_metrics_page_has_every_key_and_no_other(
         "draft_model": "reference",
     }
     jobs: dict[str, dict[str, Any]] = {
-        "ppo": {"roles": ["actor", "reward"], **prompts},
+        "ppo": {
+            "roles": ["actor", "reward"],
+            **prompts,
+            "algorithm": {"name": "ppo", "importance": "token"},
+        },
         "grpo": {"roles": ["actor", "reward", "reference"], **prompts, "rollout": proposed},
         "sft": {"roles": ["actor"], "data": {"supervised": rows, "evaluation": rows}},
         "reward_model": {"roles": ["reward"], "data": {"preferences": rows, "evaluation": rows}},

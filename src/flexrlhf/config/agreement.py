@@ -15,6 +15,7 @@ from flexrlhf.config.resolution import (
     samples_per_iteration,
     spec_of,
 )
+from flexrlhf.config.rounding_checks import check_rounding
 from flexrlhf.config.schema import RunConfig
 from flexrlhf.config.speculation_checks import check_speculation
 
@@ -37,6 +38,7 @@ def check_agreement(config: RunConfig) -> Iterator[Problem]:
     yield from _check_answer_lengths(config)
     yield from _check_mean_lengths(config)
     yield from check_speculation(config)
+    yield from check_rounding(config)
     yield from _check_mini_batch(config)
     yield from _check_micro_batch(config)
     yield from _check_generation_parts(config)

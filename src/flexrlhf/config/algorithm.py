@@ -16,7 +16,7 @@ from flexrlhf.config.section import (
     Positive,
     Section,
 )
-from flexrlhf.core.names import AlgorithmName, PreferenceLossName
+from flexrlhf.core.names import AlgorithmName, ImportanceName, PreferenceLossName
 
 
 def _hide_default(schema: dict[str, Any]) -> None:
@@ -73,6 +73,13 @@ class Algorithm(Section):
         Auto | Literal["token_mean", "sequence_mean", "sequence_sum", "token_sum_norm"]
     ) = "auto"
     """How token losses become one number; auto: token_mean."""
+
+    importance: Auto | ImportanceName = "auto"
+    """Weight of what the engine drew, where it is another policy than the trainer's: the ratio of
+    the two probabilities, for each `token` or for the whole answer (`sequence`); auto: token where
+    `rollout.weights` is int8, else none."""
+    importance_cap: Positive | None = 2.0
+    """Largest such weight; null sets no limit."""
 
     beta: Positive = 0.1
     """dpo, ipo: how dear the distance to the reference is; in ipo the paper's tau."""

@@ -18,7 +18,7 @@ from flexrlhf.config.schema import RunConfig, Sections
 from flexrlhf.config.training import Training
 from flexrlhf.config.weights import Weights
 from flexrlhf.core.algorithm_specs import AlgorithmSpec, algorithm_spec
-from flexrlhf.core.names import Role
+from flexrlhf.core.names import ImportanceName, Role
 
 _KL_IN_REWARD: Final = ("ppo", "rloo", "reinforce_pp")
 _WITHOUT_KL: Final = ("dapo", "dr_grpo")
@@ -176,7 +176,9 @@ def _with_threads(config: C, threads: int) -> C:
 def _resolve_sections(config: C) -> C:
     return config.model_copy(
         update={
-            "algorithm": resolved_algorithm(config.algorithm),
+            "algorithm": resolved_algorithm(config.algorithm).model_copy(
+                update={"importance": _importance(config)}
+            ),
             "data": _resolved_data(config.data),
             "rollout": _resolved_rollout(config),
             "training": _resolved_training(config),
@@ -210,17 +212,24 @@ def _kl_coef(algorithm: Algorithm) -> float:
     return _or(algorithm.kl_coef, 0.0 if algorithm.name in _WITHOUT_KL else 0.05)
 
 
+def _importance(config: Sections) -> ImportanceName:
+    quantises = spec_of(config).generates and config.rollout.weights == "int8"
+    return _or(config.algorithm.importance, "token" if quantises else "none")
+
+
 def _resolved_rollout(config: Sections) -> Rollout:
     rollout, prompts = config.rollout, config.training.prompts_per_iteration
     largest_part = -(-prompts // rollout.micro_batches) * rollout.samples_per_prompt
-    is_coarse = config.training.precision == "bfloat16"
+    gap = 5.0 if rollout.weights == "int8" else 1e-4
+    if config.training.precision == "bfloat16":
+        gap = 2e-2
     return rollout.model_copy(
         update={
             "max_sequences": _or(rollout.max_sequences, largest_part),
             "speculative_acceptance": _or(
                 rollout.speculative_acceptance, 0.3 if rollout.draft_model is None else 0.6
             ),
-            "gap_alarm": _or(rollout.gap_alarm, 2e-2 if is_coarse else 1e-4),
+            "gap_alarm": _or(rollout.gap_alarm, gap),
             "generated_groups": spec_of(config).generated_groups,
             "mean_new_tokens": _or(rollout.mean_new_tokens, float(rollout.max_new_tokens)),
         }

@@ -13,7 +13,7 @@ from flexrlhf.config.section import (
     Text,
     WholeNumber,
 )
-from flexrlhf.core.names import EngineName, SpeculationName
+from flexrlhf.core.names import EngineName, RolloutWeights, SpeculationName
 
 
 class Rollout(Section):
@@ -24,6 +24,11 @@ class Rollout(Section):
     packed_weights: bool = True
     """On CPUs, in float32, native copies Llama and Qwen weights while it generates, to read them
     faster; costs the memory of the weights again."""
+    weights: RolloutWeights = "same"
+    """int8: on CPUs, in float32, native multiplies Llama and Qwen weights and their inputs rounded
+    to 8 bits while it generates, on one device, which is faster. Answers, those of an evaluation
+    too, are of a slightly different policy, see `algorithm.importance`, and depend on which are
+    written together. `packed_weights` is then not looked at."""
     speculation: SpeculationName = "none"
     """Tokens that are tried several at a time, in native, with the same answers: `prompt_lookup`
     proposes what stood behind the last tokens before; pays where answers repeat their prompts and
@@ -60,6 +65,7 @@ class Rollout(Section):
     micro_batches: Count = 1
     """Parts in which prompts are generated and scored; 1 lets a plan choose where it can stream."""
     gap_alarm: Auto | Positive = "auto"
-    """Nats by which engine and trainer may differ in a log-prob; auto: 1e-4, bfloat16 2e-2."""
+    """Nats by which engine and trainer may differ in a log-prob; auto: 1e-4, bfloat16 2e-2, int8
+    weights 5."""
     speedup: Positive = 1.0
     """Factor by which a plan takes generation to be faster, to see what that would change."""

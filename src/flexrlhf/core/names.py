@@ -33,6 +33,10 @@ AlgorithmName = Literal[
     "sft",
     "reward_model",
 ]
+ImportanceName = Literal["none", "token", "sequence"]
+"""For what a weight is reckoned where answers come of another policy than the trainer's."""
+RolloutWeights = Literal["same", "int8"]
+"""What an engine multiplies by: the trainer's weights, or a rounded copy."""
 EngineName = Literal["native", "transformers", "vllm", "sglang"]
 BuiltEngine = Literal["native", "transformers"]
 """Engines that can generate today; the others are planned."""

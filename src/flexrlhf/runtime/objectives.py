@@ -7,7 +7,8 @@ import math
 from flexrlhf.config.resolution import settled
 from flexrlhf.config.schema import RunConfig
 from flexrlhf.core.algorithm_specs import AlgorithmSpec
-from flexrlhf.core.names import Role
+from flexrlhf.core.names import ImportanceName, Role
+from flexrlhf.learning.algorithms.importance import Importance
 from flexrlhf.learning.training.objectives import (
     DirectPreferenceObjective,
     Objective,
@@ -53,4 +54,11 @@ def _policy_objective(config: RunConfig, spec: AlgorithmSpec) -> PolicyObjective
         kl_estimator=settled(algorithm.kl_estimator),
         temperature=config.rollout.temperature,
         is_on_policy=not spec.scores_actor,
+        importance=_importance(config),
     )
+
+
+def _importance(config: RunConfig) -> Importance | None:
+    level: ImportanceName = settled(config.algorithm.importance)
+    cap = config.algorithm.importance_cap
+    return None if level == "none" else Importance(level, math.inf if cap is None else cap)

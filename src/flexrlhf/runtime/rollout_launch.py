@@ -59,6 +59,7 @@ def build_rollouts(
                 policy,
                 max_sequences=settled(config.rollout.max_sequences),
                 packs_weights=config.rollout.packed_weights,
+                weights=config.rollout.weights,
                 speculation=speculation_of(
                     config,
                     roles.tokenizer,

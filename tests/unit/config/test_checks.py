@@ -331,3 +331,42 @@ def test_the_reference_may_propose(ppo):
     ppo["model"]["reference"] = {"path": "small"}
     ppo["rollout"] = {"speculation": "draft_model", "draft_model": "reference"}
     assert build_config(ppo).rollout.draft_model == "reference"
+
+
+@pytest.mark.parametrize(
+    ("sections", "key", "said"),
+    [
+        (
+            {"rollout": {"engine": "transformers"}},
+            "rollout.weights",
+            "multiplies by the weights as",
+        ),
+        ({"training": {"precision": "bfloat16"}}, "rollout.weights", "would compute in bfloat16"),
+        ({"rollout": {"speculation": "prompt_lookup"}}, "rollout.speculation", "the last bits"),
+        ({"rollout": {"speculation": "auto"}}, "rollout.speculation", "Right: none, or rollout."),
+        ({"cluster": {"workers": 2}}, "rollout.weights", "Right: same, or a run on one device."),
+    ],
+)
+def test_weights_in_int8_need_native_float32_on_one_device(grpo, sections, key, said):
+    grpo["rollout"] = {"weights": "int8"}
+    build_config(grpo)
+    for section, keys in sections.items():
+        grpo[section] = {**grpo.get(section, {}), **keys}
+    problem = only_problem(grpo)
+    assert problem.startswith(key)
+    assert said in problem
+
+
+def test_weights_in_int8_are_rounded_from_float32(grpo):
+    grpo["rollout"] = {"weights": "int8"}
+    grpo["model"]["actor"]["dtype"] = "float64"
+    assert only_problem(grpo) == (
+        'rollout.weights = "int8": weights are rounded from float32, and the actor\'s are float64. '
+        "Right: same, or model.actor.dtype: float32."
+    )
+
+
+def test_where_nothing_is_generated_nobody_looks_at_rollout_weights(stages):
+    stages["stages"][0]["rollout"] = {"weights": "int8"}
+    stages["stages"][0]["model"]["actor"]["dtype"] = "float64"
+    build_config(stages)

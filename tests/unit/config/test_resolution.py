@@ -195,3 +195,21 @@ def test_a_reward_function_is_no_model(grpo):
     assert spec_of(build_config(grpo)).functions == ("reward",)
     grpo["model"]["reward"] = {"path": "models/reward"}
     assert spec_of(build_config(grpo)).functions == ()
+
+
+@pytest.mark.parametrize(
+    ("weights", "given", "level"),
+    [
+        ("same", "auto", "none"),
+        ("int8", "auto", "token"),
+        ("int8", "none", "none"),
+        ("same", "sequence", "sequence"),
+    ],
+)
+def test_what_another_policy_drew_is_weighed(grpo, weights, given, level):
+    grpo["rollout"] = {"weights": weights}
+    grpo["algorithm"]["importance"] = given
+    resolved = resolve(build_config(grpo))
+    assert resolved.algorithm.importance == level
+    assert resolved.algorithm.importance_cap == 2.0
+    assert resolved.rollout.gap_alarm == (5.0 if weights == "int8" else 1e-4)

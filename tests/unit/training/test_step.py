@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import statistics
 from dataclasses import replace
 
 import pytest
@@ -10,6 +11,7 @@ import torch
 from torch import nn
 
 from flexrlhf.core.errors import RunFailed
+from flexrlhf.learning.algorithms.importance import Importance
 from flexrlhf.learning.data.collation import COLLATE, num_sequences, num_trainable_tokens
 from flexrlhf.learning.data.preferences import PreferencePair
 from flexrlhf.learning.training.objectives import (
@@ -134,6 +136,49 @@ def test_on_policy_old_log_probs_are_the_live_ones(make_model, samples, split):
     assert once == pytest.approx(scored, rel=1e-9, abs=1e-12)
     for first, second in zip(*(m.parameters() for m in models), strict=True):
         torch.testing.assert_close(first, second, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("level", ["token", "sequence"])
+@pytest.mark.parametrize("split", SPLITS)
+def test_answers_of_another_policy_are_weighed_by_the_trainers_own_log_probs(
+    make_model, samples, split, level
+):
+    """Scored before, or by the one pass that trains; cut into micro-batches or not."""
+    cap, ratios, answers = 1.3, [], []
+    for sample in samples:
+        with torch.no_grad():
+            logits = make_model()(sample.tokens[None]).logits[0] / 0.7
+        logprobs = logits.log_softmax(-1)[:-1].gather(1, sample.tokens[1:, None])[:, 0]
+        sample.fields["old_logprobs"] = sample.mask * torch.cat((torch.zeros(1), logprobs))
+        error = 0.3 * torch.sin(torch.arange(sample.num_tokens) + sample.sample_id)
+        sample.fields["sampling_logprobs"] = sample.fields["old_logprobs"] + error
+        sample.fields["logprobs"] = sample.fields["sampling_logprobs"]
+        ratios.append([math.exp(-e) for e in error[sample.mask].tolist()])
+        answers.append(math.prod(ratios[-1]))
+    objective = replace(POLICY, importance=Importance(level, cap))
+    models = make_model(), make_model()
+    scored, once = (
+        metrics_of(RoleTrainer("actor", OneDeviceBackend(m, SETTINGS), o), samples, split)
+        for m, o in zip(models, (objective, replace(objective, is_on_policy=True)), strict=True)
+    )
+    assert once.pop("logprob_gap/max") > 0.2
+    assert once == pytest.approx(scored, rel=1e-9, abs=1e-12)
+    for first, second in zip(*(m.parameters() for m in models), strict=True):
+        torch.testing.assert_close(first, second, rtol=1e-9, atol=1e-12)
+    free = [
+        ratio if level == "token" else answers[row]
+        for row, of_answer in enumerate(ratios)
+        for ratio in of_answer
+    ]
+    kl = [ratio - 1 - math.log(ratio) for of_answer in ratios for ratio in of_answer]
+    mean, capped = (
+        statistics.fmean(numbers)
+        for numbers in ([min(x, cap) for x in free], [float(x > cap) for x in free])
+    )
+    assert 0 < capped < 1
+    assert once["importance/mean"] == pytest.approx(mean, rel=1e-6)
+    assert once["importance/capped_fraction"] == pytest.approx(capped, rel=1e-12)
+    assert once["importance/approx_kl"] == pytest.approx(statistics.fmean(kl), rel=1e-5)
 
 
 def test_a_gap_that_is_no_number_is_not_lost(make_model, samples):

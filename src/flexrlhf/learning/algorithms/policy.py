@@ -33,6 +33,7 @@ def clipped_policy_loss(
     advantages_BT: Tensor,
     mask_BT: Tensor,
     *,
+    weights_BT: Tensor | None = None,
     clip_low: float,
     clip_high: float,
     dual_clip: float | None = None,
@@ -47,7 +48,7 @@ def clipped_policy_loss(
         r = exp(clamp(log live - log old, -max_log_ratio, max_log_ratio))
         s = min(r * A, clip(r, 1 - clip_low, 1 + clip_high) * A)
         s = max(s, dual_clip * A)   where A < 0, if dual_clip is given
-        loss = -aggregate(s)
+        loss = -aggregate(w * s)
 
     The clamp keeps exp finite in float32. A token beyond it has no gradient, but does not count as
     clipped for that.
@@ -57,6 +58,7 @@ def clipped_policy_loss(
         old_logprobs_BT: the same under the policy that the batch started with; a constant.
         advantages_BT: a constant per token.
         mask_BT: bool, True at trainable tokens.
+        weights_BT: w, a constant per token, see `importance_weights`; None: 1.
         clip_low: how far below 1 the ratio may go, in [0, 1].
         clip_high: how far above 1 the ratio may go, at least 0.
         dual_clip: bounds the loss of tokens with A < 0 at dual_clip * |A|; above 1, or None.
@@ -76,6 +78,8 @@ def clipped_policy_loss(
     check_per_token(
         mask_BT, logprobs=logprobs_BT, old_logprobs=old_logprobs_BT, advantages=advantages_BT
     )
+    if weights_BT is not None:
+        check_per_token(mask_BT, weights=weights_BT)
     _check_dual_clip(dual_clip)
     log_ratio_BT = (logprobs_BT - old_logprobs_BT.detach()).masked_fill(~mask_BT, 0.0)
     log_ratio_BT = log_ratio_BT.clamp(-max_log_ratio, max_log_ratio)
@@ -89,6 +93,8 @@ def clipped_policy_loss(
         floor_BT = (dual_clip * advantages_BT).where(advantages_BT < 0, -math.inf)
         is_clipped_BT = is_clipped_BT | (floor_BT > surrogate_BT)
         surrogate_BT = torch.maximum(surrogate_BT, floor_BT)
+    if weights_BT is not None:
+        surrogate_BT = surrogate_BT * weights_BT.detach()
     loss = -aggregate(
         surrogate_BT,
         mask_BT,

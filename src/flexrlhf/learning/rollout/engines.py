@@ -8,6 +8,7 @@ from typing import Final
 
 from torch import nn
 
+from flexrlhf.core.names import RolloutWeights
 from flexrlhf.core.plugins import load_plugin
 from flexrlhf.learning.models.heads import pretrained
 from flexrlhf.learning.models.parallelise import ParallelModel
@@ -32,6 +33,7 @@ def build_engine(
     has_weights: bool = True,
     gathers_per_token: bool = False,
     packs_weights: bool = True,
+    weights: RolloutWeights = "same",
     speculation: Speculation | None = None,
 ) -> RolloutEngine:
     """Returns engine `name` over `model`.
@@ -48,11 +50,12 @@ def build_engine(
         gathers_per_token: weights that lie in several replicas are gathered layer by layer in every
             pass, instead of once for each call of `generate`.
         packs_weights: the engine may copy weights, while it generates, to read them faster.
+        weights: what it multiplies by.
         speculation: several tokens of an answer are tried at a time; None: one.
 
     Raises:
         ConfigError: the name is unknown, no engine runs the model, or the one that does is not
-            able to speculate.
+            able to speculate or to multiply so.
     """
     parallel = model if isinstance(model, ParallelModel) else ParallelModel(model)
     per_token = gathers_per_token and parallel.needs_lockstep
@@ -71,5 +74,6 @@ def build_engine(
         has_weights=has_weights,
         gathers_per_token=per_token,
         packs_weights=packs_weights,
+        weights=weights,
         speculation=speculation,
     )

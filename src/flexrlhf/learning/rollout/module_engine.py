@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from flexrlhf.core.errors import ConfigError, FlexError, StaleWeights
-from flexrlhf.core.names import EngineName
+from flexrlhf.core.names import EngineName, RolloutWeights
 from flexrlhf.learning.models.heads import pretrained
 from flexrlhf.learning.models.parallelise import ParallelModel
 from flexrlhf.learning.models.shards import Shard
@@ -29,6 +29,7 @@ from flexrlhf.learning.rollout.protocol import (
     Request,
     Sampling,
 )
+from flexrlhf.learning.rollout.rounding import check_rounding
 from flexrlhf.learning.rollout.speculation.drafter import Drafter, RunDecoder
 from flexrlhf.learning.rollout.speculation.settings import Speculation, check_speculation
 from flexrlhf.learning.rollout.speculation.speculative_decoding import SpeculativeDecoding
@@ -56,16 +57,20 @@ class ModuleEngine(ABC):
         has_weights: False: the model's tensors hold nothing yet, a version is installed first.
         gathers_per_token: how weights that lie in several replicas are present.
         packs_weights: the engine may copy weights, while it generates, to read them faster.
+        weights: what it multiplies by; int8: a copy that it rounds whenever answers begin.
         speculation: several tokens of an answer are tried at a time; None: one.
 
     Raises:
-        ConfigError: the engine does not run such a model, or does not speculate.
+        ConfigError: the engine does not run such a model, does not speculate, or does not multiply
+            by such weights.
     """
 
     name: ClassVar[EngineName]
     families: ClassVar[tuple[str, ...]]
     speculates: ClassVar[bool]
     """Whether `_decoder` makes a `RunDecoder`."""
+    rounds: ClassVar[bool]
+    """Whether it can multiply by weights in int8."""
 
     def __init__(
         self,
@@ -77,9 +82,11 @@ class ModuleEngine(ABC):
         has_weights: bool = True,
         gathers_per_token: bool = False,
         packs_weights: bool = True,
+        weights: RolloutWeights = "same",
         speculation: Speculation | None = None,
     ) -> None:
         self._packs_weights = packs_weights
+        self._rounds_weights = weights == "int8"
         self._speculation = speculation
         self._counts = SpeculationCounts()
         self._parallel = model if isinstance(model, ParallelModel) else ParallelModel(model)
@@ -104,6 +111,13 @@ class ModuleEngine(ABC):
                 engine=self.name,
                 speculates=self.speculates,
                 unsupported_reason=self.unsupported_reason,
+            )
+        if self._rounds_weights:
+            check_rounding(
+                self._model,
+                engine=self.name,
+                rounds=self.rounds,
+                speculates=speculation is not None,
             )
         self._max_sequences = max_sequences
         self._shares_weights = shares_weights

@@ -25,6 +25,7 @@ from flexrlhf.learning.rollout.lockstep import RunPass
 from flexrlhf.learning.rollout.module_engine import ModuleEngine
 from flexrlhf.learning.rollout.packed_family import PackedRotaryFamily, unpackable_reason
 from flexrlhf.learning.rollout.protocol import Sampling
+from flexrlhf.learning.rollout.rounding import check_rounding
 from flexrlhf.learning.rollout.run_attention import RunAttention
 from flexrlhf.learning.rollout.speculation.draft_model import DraftModel
 from flexrlhf.learning.rollout.speculation.drafter import Drafter
@@ -44,12 +45,14 @@ class NativeEngine(ModuleEngine):
 
     A sequence that ends leaves the batch at once, and the next that waits takes its place. A prompt
     is read once, and its keys and values are copied to all of its answers. On a CPU, float32
-    weights are copied into a layout that is read faster, anew whenever answers begin.
+    weights are copied into a layout that is read faster, or rounded, anew whenever answers
+    begin.
     """
 
     name = "native"
     families = tuple(FAMILIES)
     speculates = True
+    rounds = True
 
     @classmethod
     def unsupported_reason(cls, model: nn.Module, *, gathers_per_token: bool = False) -> str | None:
@@ -60,7 +63,14 @@ class NativeEngine(ModuleEngine):
 
     def _decoder(self, room: Room, run: RunPass) -> Decoder:
         del run  # parts of layers are called, whose weights are here
-        return native_decoder(self._model, room, packs_weights=self._packs_weights)
+        if self._rounds_weights:  # autocast, for one, comes with the call
+            check_rounding(self._model, engine=self.name, rounds=self.rounds)
+        return native_decoder(
+            self._model,
+            room,
+            packs_weights=self._packs_weights,
+            rounds_weights=self._rounds_weights,
+        )
 
     def _drafter(self, room: Room, sampling: Sampling) -> Drafter:
         draft = None if self._speculation is None else self._speculation.draft
@@ -71,14 +81,19 @@ class NativeEngine(ModuleEngine):
         return DraftModel(decoder, sampling)
 
 
-def native_decoder(model: nn.Module, room: Room, *, packs_weights: bool) -> NativeDecoder:
+def native_decoder(
+    model: nn.Module, room: Room, *, packs_weights: bool, rounds_weights: bool = False
+) -> NativeDecoder:
     """Returns a model that a family runs, with its weights as they are now and an empty cache."""
     weight = next(model.parameters())
     device = weight.device
     # Inside autocast keys and values are of its type, else of the weights'.
     is_cast = torch.is_autocast_enabled(device.type)
     dtype = torch.get_autocast_dtype(device.type) if is_cast else weight.dtype
-    family = _family(model, room, packs_weights=packs_weights)
+    if rounds_weights:
+        family = PackedRotaryFamily(model, rows=room.rows, rounds=True)
+    else:
+        family = _family(model, room, packs_weights=packs_weights)
     family.prepare(room.prompt_tokens + room.new_tokens)
     multiplies = _multiplies(dtype, device)
     cache = KVCache(

@@ -18,6 +18,7 @@ from torch.nn.functional import embedding, silu
 
 from flexrlhf.learning.models.families import Attend, AttentionCall, CacheShape
 from flexrlhf.learning.models.output_head import output_head
+from flexrlhf.learning.rollout.int8_linear import Int8Linear
 from flexrlhf.learning.rollout.packed_linear import PackedLinear, can_pack
 
 _PROJECTIONS = {
@@ -28,14 +29,14 @@ _PROJECTIONS = {
 
 @dataclass(frozen=True, slots=True)
 class _Layer:
-    attention_in: PackedLinear
+    attention_in: PackedLinear | Int8Linear
     """To the heads of queries, keys and values."""
     head_norm_HK: Tensor | None
     """Multiplies the normed heads of queries and keys, where the family norms them."""
-    attention_out: PackedLinear
-    mlp_in: PackedLinear
+    attention_out: PackedLinear | Int8Linear
+    mlp_in: PackedLinear | Int8Linear
     """To gate and up."""
-    mlp_out: PackedLinear
+    mlp_out: PackedLinear | Int8Linear
 
 
 class PackedRotaryFamily:
@@ -44,11 +45,13 @@ class PackedRotaryFamily:
     Args:
         model: one that `unpackable_reason` finds nothing against.
         rows: answers that are written at one time, at most.
+        rounds: the copies are rounded to int8.
     """
 
-    def __init__(self, model: nn.Module, *, rows: int) -> None:
+    def __init__(self, model: nn.Module, *, rows: int, rounds: bool = False) -> None:
         causal_lm: Any = model
-        self._linear = partial(PackedLinear, rows=rows)
+        self._rounds = rounds
+        self._linear = Int8Linear if rounds else partial(PackedLinear, rows=rows)
         config = causal_lm.config
         self._trunk = causal_lm.model
         attention = self._trunk.layers[0].self_attn
@@ -135,14 +138,18 @@ class PackedRotaryFamily:
 
     def _behind_norm(
         self, norm: Any, weights: list[Tensor], biases: list[Tensor | None]
-    ) -> PackedLinear:
+    ) -> PackedLinear | Int8Linear:
         """Returns products of one input, with what `_normed` leaves of its norm multiplied in."""
         shape = (sum(map(len, weights)), weights[0].shape[1])
         whole = self._place[: shape[0] * shape[1]].view(shape)
-        torch.cat(weights, out=whole).mul_(_norm_scale(norm))
+        torch.cat(weights, out=whole)
+        scale_D = _norm_scale(norm)
         given = [bias for bias in biases if bias is not None]
         assert len(given) in (0, len(biases)), "projections of one input have all biases, or none"
-        return self._linear(whole, torch.cat(given) if given else None)
+        bias = torch.cat(given) if given else None
+        if self._rounds:
+            return Int8Linear(whole, bias, factor=scale_D)
+        return self._linear(whole.mul_(scale_D), bias)
 
     def _head_norm(self, attention: Any) -> Tensor | None:
         if not hasattr(attention, "q_norm"):

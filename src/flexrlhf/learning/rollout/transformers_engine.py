@@ -25,6 +25,7 @@ class TransformersEngine(ModuleEngine):
     name = "transformers"
     families = ()
     speculates = False
+    rounds = False
 
     @classmethod
     def unsupported_reason(cls, model: nn.Module, *, gathers_per_token: bool = False) -> str | None:

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from flexrlhf.core.names import PreferenceLossName
 from flexrlhf.learning.algorithms.aggregation import Aggregation
 from flexrlhf.learning.algorithms.direct_preference import AnswerLogprobs, direct_preference_loss
+from flexrlhf.learning.algorithms.importance import Importance, importance_weights
 from flexrlhf.learning.algorithms.kl import KLEstimator, kl_loss
 from flexrlhf.learning.algorithms.policy import clipped_policy_loss, entropy_loss
 from flexrlhf.learning.algorithms.preference import pairwise_reward_loss
@@ -81,12 +82,18 @@ class PolicyObjective:
     is_on_policy: bool = False
     """The weights are those that gave the answers, so old log-probs are the live ones; what the
     engine said of them is compared."""
+    importance: Importance | None = None
+    """Weighs the surrogate of answers that another policy than the trainer's gave; None: 1."""
 
     @property
     def fields(self) -> tuple[str, ...]:
         """Per-token fields that the batch must carry."""
-        names = ("logprobs" if self.is_on_policy else "old_logprobs", "advantages")
-        return (*names, "reference_logprobs") if self.kl_coef else names
+        names = ["logprobs" if self.is_on_policy else "old_logprobs", "advantages"]
+        if self.kl_coef:
+            names.append("reference_logprobs")
+        if self.importance is not None:
+            names.append("sampling_logprobs")
+        return tuple(names)
 
     def __call__(self, model: nn.Module, batch: Batch, counts: GlobalCounts) -> MicroBatchLoss:
         """Runs the policy and returns its loss."""
@@ -103,11 +110,18 @@ class PolicyObjective:
             "num_sequences": counts.num_sequences,
             "max_tokens": counts.max_tokens,
         }
+        old_BT = logprobs_BT.detach() if self.is_on_policy else batch.fields["old_logprobs"]
+        weights = None
+        if self.importance is not None:
+            weights = importance_weights(
+                old_BT, batch.fields["sampling_logprobs"], batch.mask, self.importance
+            )
         policy = clipped_policy_loss(
             logprobs_BT,
-            logprobs_BT.detach() if self.is_on_policy else batch.fields["old_logprobs"],
+            old_BT,
             batch.fields["advantages"],
             batch.mask,
+            weights_BT=None if weights is None else weights.weights_BT,
             clip_low=self.clip_low,
             clip_high=self.clip_high,
             dual_clip=self.dual_clip,
@@ -125,6 +139,10 @@ class PolicyObjective:
             "approx_kl_sum": policy.approx_kl_sum,
             "entropy_sum": (entropy_BT.detach() * batch.mask).sum(),
         }
+        if weights is not None:
+            sums["importance_sum"] = weights.weight_sum
+            sums["capped_tokens"] = weights.capped_tokens
+            sums["behaviour_kl_sum"] = weights.approx_kl_sum
         if self.kl_coef:
             divergence = kl_loss(
                 logprobs_BT,

@@ -15,7 +15,7 @@ from flexrlhf.planning.costs.gathering import gather_weights_s
 from flexrlhf.planning.costs.groups import CommunicationGroup
 from flexrlhf.planning.costs.held_model import DTYPE_BYTES, HeldModel
 from flexrlhf.planning.costs.lengths import Lengths
-from flexrlhf.planning.costs.memory import Engine
+from flexrlhf.planning.costs.memory import Engine, multiplied_params
 
 _PREFILL_LAUNCHES: Final = 20
 """Operations per layer of a prefill; engines with captured decode steps launch these too."""
@@ -55,7 +55,8 @@ class Decoder:
         speed = self.device.peak_flops(self.model.compute_dtype) * calibration.forward_efficiency
         products_s = flops / speed / self.engine.tensor / self.pipeline
         launches_s = calibration.launch_s * _PREFILL_LAUNCHES * shape.layers
-        weights_s = self._weights_read(tokens) * self._width / self.engine.tensor / self._bandwidth
+        read = self._weights_read(tokens) * self._weight_width
+        weights_s = read / self.engine.tensor / self._bandwidth
         return max(products_s, launches_s, weights_s) + self._reduce_s(tokens)
 
     def decode_s(
@@ -166,6 +167,11 @@ class Decoder:
         return DTYPE_BYTES[self.model.compute_dtype]
 
     @property
+    def _weight_width(self) -> int:
+        """Bytes of a weight; products of int8 numbers are taken to be no faster."""
+        return 1 if self.engine.rounds_weights else self._width
+
+    @property
     def _bandwidth(self) -> float:
         return self.device.memory_bandwidth * self.calibration.decode_bandwidth
 
@@ -175,7 +181,7 @@ class Decoder:
         speed = self.device.peak_flops(self.model.compute_dtype)
         speed *= self.calibration.forward_efficiency
         passes = batch * tokens / self.pipeline  # with p stages, p parts of the batch are under way
-        weights_s = self._weights_read(passes) * self._width / split / self._bandwidth
+        weights_s = self._weights_read(passes) * self._weight_width / split / self._bandwidth
         products_s = shape.forward_flops(passes, 0.0) / split / speed
         cache_split = min(split, shape.cache_heads)
         cache = batch * context * shape.cache_values_per_token * self._width / cache_split
@@ -186,7 +192,7 @@ class Decoder:
     def _weights_read(self, batch: float) -> float:
         """Parameters that a step touches: of the experts only those that some token chose."""
         shape = self.model.shape
-        total = shape.num_params - (0 if shape.tied_embeddings else shape.embedding_params)
+        total = multiplied_params(shape)
         idle = shape.experts - shape.experts_per_token
         if idle <= 0:
             return float(total)

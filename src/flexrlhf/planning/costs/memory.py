@@ -63,6 +63,9 @@ class Engine:
     """The engine keeps weights beside the trainer's, although their layouts agree."""
     packs_weights: bool = False
     """While it generates it holds a copy of the weights in a layout that is read faster."""
+    rounds_weights: bool = False
+    """While it generates it holds a copy of the weights in int8, and multiplies by that; on one
+    device alone."""
     takes_buckets: bool = True
     """New weights come many tensors at a time, not one by one."""
     speculation: Speculation | None = None
@@ -118,9 +121,16 @@ def generation_bytes(
         found["engine weights"] = whole / engine.tensor
     if engine.packs_weights and engine.tensor == 1 and engine.mode != "per_token":
         found["packed weights"] = whole
+    if engine.rounds_weights:
+        found["int8 weights"] = float(multiplied_params(shape))
     if held := draft_bytes(engine.speculation):
         found["draft model"] = held
     return found
+
+
+def multiplied_params(shape: ModelShape) -> int:
+    """Those that a decode step reads: of embeddings without a tie it takes single rows."""
+    return shape.num_params - (0 if shape.tied_embeddings else shape.embedding_params)
 
 
 def score_bytes(model: HeldModel, layout: Layout, *, tokens: float, logit_tokens: float) -> Bytes:

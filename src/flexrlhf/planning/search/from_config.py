@@ -17,6 +17,7 @@ from flexrlhf.config.resolution import (
 )
 from flexrlhf.config.schema import RunConfig
 from flexrlhf.core.algorithm_specs import AlgorithmSpec
+from flexrlhf.core.errors import ConfigError
 from flexrlhf.core.names import EngineName, Role
 from flexrlhf.planning.cluster.cluster import Cluster
 from flexrlhf.planning.costs.classes import class_of
@@ -84,13 +85,28 @@ def _engine(config: RunConfig, cluster: Cluster) -> Engine:
     """The engine asked for; native packs float32 weights on CPUs."""
     engine = _ENGINES[config.rollout.engine]
     are_cores = cluster.device_type(cluster.devices[0]).name == "cpu-core"
+    rounds = spec_of(config).generates and config.rollout.weights == "int8"
+    if rounds:
+        _check_rounding(cluster)
     packs = (
         config.rollout.engine == "native"
+        and not rounds
         and config.rollout.packed_weights
         and config.training.precision == "float32"
         and are_cores
     )
-    return replace(engine, packs_weights=packs)
+    return replace(engine, packs_weights=packs, rounds_weights=rounds)
+
+
+def _check_rounding(cluster: Cluster) -> None:
+    """Checks that weights can be in int8 on these devices; the rest is known without them."""
+    others = {cluster.device_type(number).name for number in cluster.devices} - {"cpu-core"}
+    if others:
+        raise ConfigError(
+            f"rollout.weights = int8, but the cluster has {', '.join(sorted(others))}.",
+            "Weights in int8 are multiplied on CPUs.",
+            "Set rollout.weights: same, or give a cluster of CPU cores.",
+        )
 
 
 def _speculation(config: RunConfig, reference: HeldModel | None) -> Speculation | None:

@@ -145,6 +145,7 @@ def _hold_engine(
         max_sequences=settled(config.rollout.max_sequences),
         shares_weights=True,  # new weights are written into the module itself
         packs_weights=config.rollout.packed_weights,
+        weights=config.rollout.weights,
         speculation=speculation_of(
             config,
             loader.tokenizer,

@@ -52,6 +52,14 @@ def test_a_small_batch_reads_weights_and_cache():
     assert decoder().step_s(4, 100) == pytest.approx(expected)
 
 
+def test_weights_in_int8_are_read_as_bytes_and_multiplied_no_faster():
+    engine = Engine(rounds_weights=True)
+    cache = 4 * 100 * 2**19
+    expected = (READ / 2 + cache) / (0.5 * 2039e9) + 32 * 1e-5 + 1e-3
+    assert decoder(engine).step_s(4, 100) == pytest.approx(expected)
+    assert decoder(engine).step_s(1000, 10) == decoder().step_s(1000, 10)
+
+
 def test_a_large_batch_is_bound_by_its_products():
     products_s = 1000 * READ / (0.5 * 312e12)  # two operations a weight, two bytes a weight
     cache_s = 1000 * 10 * 2**19 / (0.5 * 2039e9)

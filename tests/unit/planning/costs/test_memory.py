@@ -58,6 +58,14 @@ def test_packed_weights_are_there_again_while_generating_on_whole_devices_only()
     assert packed(Layout(), Engine(mode="per_token", packs_weights=True)) == 0
 
 
+def test_weights_in_int8_take_a_byte_each_beside_the_trainers_while_generating():
+    model = HeldModel(SHAPE, weight_dtype="float32", compute_dtype="float32")
+    found = generation_bytes(model, Layout(), Engine(rounds_weights=True), samples=3, tokens=100)
+    assert found["int8 weights"] == PARAMS - 32000 * 4096  # the input table is not multiplied by
+    assert "packed weights" not in found
+    assert "int8 weights" not in generation_bytes(model, Layout(), Engine(), samples=3, tokens=100)
+
+
 def test_the_cache_of_a_7b_model_is_half_a_mebibyte_per_token():
     # kipp.ly: 2 * layers * heads * head width * 2 bytes = 0.5 MiB
     found = generation_bytes(HeldModel(SHAPE), Layout(), Engine(), samples=3, tokens=100)

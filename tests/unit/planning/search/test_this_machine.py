@@ -9,7 +9,10 @@ import pytest
 
 from flexrlhf.config.loading import build_config
 from flexrlhf.config.resolution import resolve
+from flexrlhf.core.errors import ConfigError
+from flexrlhf.planning.cluster.cluster import Cluster
 from flexrlhf.planning.search import one_device
+from flexrlhf.planning.search.from_config import request_from
 from flexrlhf.planning.search.this_machine import this_machine_plans
 
 ARCHITECTURE = {
@@ -52,6 +55,20 @@ def test_the_stages_of_an_iteration_add_up():
     assert predicted.samples_per_s == pytest.approx(64 / predicted.iteration_s)
     assert sum(predicted.shares.values()) == pytest.approx(1.0)
     assert set(predicted.peak_bytes) == {0}
+
+
+def test_weights_in_int8_are_in_the_memory_that_is_expected():
+    cluster = Cluster.uniform("cpu-core", nodes=1, devices_per_node=1)
+    engines = []
+    for weights in ("same", "int8"):
+        rollout = {**DOCUMENT["rollout"], "weights": weights}
+        config = resolve(build_config({**DOCUMENT, "rollout": rollout}))
+        engines.append(request_from(config, cluster).engine)
+    assert (engines[0].packs_weights, engines[0].rounds_weights) == (True, False)
+    assert (engines[1].packs_weights, engines[1].rounds_weights) == (False, True)
+    gpus = Cluster.uniform("A100-80G", nodes=1, devices_per_node=1)
+    with pytest.raises(ConfigError, match=r"rollout\.weights = int8, but the cluster has A100-80G"):
+        request_from(config, gpus)
 
 
 def test_shorter_answers_are_expected_to_take_less():
