@@ -207,7 +207,7 @@ def _with_known_lengths(
         replace(plan, predicted=None),
         profile,
         request.models,
-        likely_sequences(count, prompts, answers),
+        likely_sequences(count, prompts, answers, request.workload.samples_per_prompt),
     )
     assert predicted is not None, "the run has a prediction"
     assert predicted.plan.predicted is not None

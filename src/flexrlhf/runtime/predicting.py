@@ -11,9 +11,10 @@ from flexrlhf.config.schema import RunConfig
 from flexrlhf.core.algorithm_specs import AlgorithmSpec
 from flexrlhf.core.errors import ConfigError
 from flexrlhf.core.timeline import Timeline
-from flexrlhf.learning.data.collation import item_tokens, num_trainable_tokens
+from flexrlhf.learning.data.collation import Item, item_tokens, num_trainable_tokens
+from flexrlhf.learning.data.preferences import PreferencePair
 from flexrlhf.planning.costs.lengths import Lengths
-from flexrlhf.planning.costs.profiled.batches import SequenceLength, likely_sequences
+from flexrlhf.planning.costs.profiled.batches import Row, SequenceLength, likely_sequences
 from flexrlhf.planning.costs.profiled.profile import Profile
 from flexrlhf.planning.placement.plan import Plan
 from flexrlhf.planning.search.evaluation import evaluate
@@ -95,15 +96,26 @@ def _expected(
     if not spec.generates:
         return _given(rows, count, spec)
     prompts = Lengths(tuple(sorted(float(len(prompt.tokens)) for prompt in rows)))
-    return likely_sequences(count, prompts, request.workload.response)
+    workload = request.workload
+    return likely_sequences(count, prompts, workload.response, workload.samples_per_prompt)
 
 
 def _given(rows: Sequence[Any], count: int, spec: AlgorithmSpec) -> list[SequenceLength]:
     """Returns `count` rows' lengths, evenly from the shortest to the longest."""
     counted = spec.data == "supervised"
-    lengths = sorted(
-        (item_tokens(row), num_trainable_tokens(row) if counted else item_tokens(row))
-        for row in rows
+    sequences = sorted(
+        (_sequence(row, counts=counted) for row in rows), key=lambda s: (s.tokens, s.response)
     )
-    chosen = [lengths[int((number + 0.5) / count * len(lengths))] for number in range(count)]
-    return [SequenceLength(float(whole - loss), float(loss)) for whole, loss in chosen]
+    return [sequences[int((number + 0.5) / count * len(rows))] for number in range(count)]
+
+
+def _sequence(item: Item, *, counts: bool) -> SequenceLength:
+    """Returns an item's lengths; `counts` says whether its loss leaves tokens out."""
+    whole = item_tokens(item)
+    loss = num_trainable_tokens(item) if counts else whole
+    pair = None
+    if isinstance(item, PreferencePair):
+        prompt = max(1, item.num_prompt_tokens)
+        chosen, rejected = (Row(tokens, prompt, item.index) for tokens in item.num_tokens)
+        pair = (chosen, rejected)
+    return SequenceLength(float(whole - loss), float(loss), pair=pair)

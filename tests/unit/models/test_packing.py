@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch import nn
 
+from flexrlhf.core import packed_rows
 from flexrlhf.learning.data.experience import Batch, collate_sequences
-from flexrlhf.learning.models import forward
 from flexrlhf.learning.models.families import trainable_family
 from flexrlhf.learning.models.forward import (
     sequence_scores,
@@ -56,7 +56,7 @@ BATCHES = {
 @pytest.fixture(autouse=True)
 def packs_always(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where it does not pay."""
-    monkeypatch.setattr(forward, "_LARGEST_PACKED_SHARE", 1.0)
+    monkeypatch.setattr(packed_rows, "LARGEST_SHARE", 1.0)
 
 
 every_batch = pytest.mark.parametrize("batch", BATCHES.values(), ids=BATCHES)
@@ -147,7 +147,7 @@ def test_values_and_scores_are_those_of_each_row_alone(family, make_scorer, batc
 def test_rows_as_they_are_say_the_same_as_packed_ones(family, make_policy, batch, monkeypatch):
     model = make_policy(family)
     packed = token_logprobs(model, batch, with_entropy=True)
-    monkeypatch.setattr(forward, "_LARGEST_PACKED_SHARE", 0.0)
+    monkeypatch.setattr(packed_rows, "LARGEST_SHARE", 0.0)
     seen = []
     model.get_input_embeddings().register_forward_hook(
         lambda _module, inputs, _output: seen.append(inputs[0].numel())
@@ -168,7 +168,7 @@ def test_values_of_rows_as_they_are_are_those_of_packed_ones(
 ):
     scorer = make_scorer(family)
     packed = torch.cat((token_values(scorer, batch).flatten(), sequence_scores(scorer, batch)))
-    monkeypatch.setattr(forward, "_LARGEST_PACKED_SHARE", 0.0)
+    monkeypatch.setattr(packed_rows, "LARGEST_SHARE", 0.0)
     rows = torch.cat((token_values(scorer, batch).flatten(), sequence_scores(scorer, batch)))
     assert_same(scorer, rows, packed)
 

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor  # noqa: TID251  such parts are not taken
 from torch.utils.checkpoint import checkpoint  # pyright: ignore[reportUnknownVariableType]
 
+from flexrlhf.core.model_families import PACKED_FAMILIES, unusual_feature
 from flexrlhf.learning.models.output_head import OutputHead, output_head
 from flexrlhf.learning.models.rms_norm import rms_normed
 from flexrlhf.learning.models.weight_parts import local
@@ -100,17 +101,6 @@ class RotaryFamily:
         self._cosines_T1K = self._sines_T1K = torch.empty(0)
 
     @staticmethod
-    def unsupported(config: Any) -> str | None:
-        """Returns which feature of the config this family lacks, or None."""
-        layer_types = getattr(config, "layer_types", None) or []
-        if any(kind != "full_attention" for kind in layer_types):
-            return "sliding-window attention"
-        rope_type = config.rope_parameters.get("rope_type", "default")
-        if rope_type not in ("default", "linear", "llama3", "yarn"):
-            return f"{rope_type!r} rotary positions, which change with the length"
-        return None
-
-    @staticmethod
     def dropout(config: Any) -> float:
         """Returns the largest probability with which training drops anything."""
         return config.attention_dropout
@@ -178,15 +168,6 @@ class Gpt2Family:
         self.shape = CacheShape(config.n_layer, config.n_head, self._head_width)
 
     @staticmethod
-    def unsupported(config: Any) -> str | None:
-        """Returns which feature of the config this family lacks, or None."""
-        if config.add_cross_attention:
-            return "cross-attention"
-        if config.reorder_and_upcast_attn:
-            return "reorder_and_upcast_attn"
-        return None
-
-    @staticmethod
     def dropout(config: Any) -> float:
         """Returns the largest probability with which training drops anything."""
         return max(config.embd_pdrop, config.attn_pdrop, config.resid_pdrop)
@@ -230,13 +211,13 @@ FAMILIES: Final[Mapping[str, type[RotaryFamily] | type[Gpt2Family]]] = {
     "GPT2LMHeadModel": Gpt2Family,
 }
 """Model class to family. Other classes may differ in any detail and are not guessed at."""
-_TRUNKS: Final[Mapping[str, tuple[type[RotaryFamily] | type[Gpt2Family], str]]] = {
-    "LlamaModel": (RotaryFamily, "LlamaDecoderLayer"),
-    "Qwen2Model": (RotaryFamily, "Qwen2DecoderLayer"),
-    "Qwen3Model": (RotaryFamily, "Qwen3DecoderLayer"),
-    "GPT2Model": (Gpt2Family, "GPT2Block"),
+_TRUNKS: Final[Mapping[str, tuple[type[RotaryFamily] | type[Gpt2Family], str, str]]] = {
+    "llama": (RotaryFamily, "LlamaModel", "LlamaDecoderLayer"),
+    "qwen2": (RotaryFamily, "Qwen2Model", "Qwen2DecoderLayer"),
+    "qwen3": (RotaryFamily, "Qwen3Model", "Qwen3DecoderLayer"),
+    "gpt2": (Gpt2Family, "GPT2Model", "GPT2Block"),
 }
-"""Class of a trunk to its family and the class of its layers."""
+"""Of each of `PACKED_FAMILIES` how it runs, and the classes of its trunk and layers."""
 
 
 def unsupported_reason(model: nn.Module) -> str | None:
@@ -244,7 +225,7 @@ def unsupported_reason(model: nn.Module) -> str | None:
     class_name = type(model).__name__
     if class_name not in FAMILIES:
         return f"{class_name} is none of {', '.join(FAMILIES)}"
-    feature = FAMILIES[class_name].unsupported(model.config)
+    feature = unusual_feature(vars(model.config))
     return f"this {class_name} uses {feature}" if feature else None
 
 
@@ -258,11 +239,12 @@ def trainable_family(model: nn.Module) -> WholeFamily | None:
         model: a causal language model or a sequence classifier.
     """
     whole: Any = model
-    found = _TRUNKS.get(type(whole.base_model).__name__)
-    if found is None:
+    if whole.config.model_type not in PACKED_FAMILIES:
         return None
-    family, layer_class = found
-    if family.unsupported(whole.config) or (model.training and family.dropout(whole.config)):
+    family, trunk_class, layer_class = _TRUNKS[whole.config.model_type]
+    if type(whole.base_model).__name__ != trunk_class or unusual_feature(vars(whole.config)):
+        return None
+    if model.training and family.dropout(whole.config):
         return None
     layers = whole.base_model.h if family is Gpt2Family else whole.base_model.layers
     for layer in layers:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import inspect
 from dataclasses import dataclass
-from typing import Final
 
 import torch
 from torch import Tensor, nn
@@ -23,9 +22,6 @@ from flexrlhf.learning.models.heads import SharedActorCritic, pretrained
 from flexrlhf.learning.models.output_head import output_head
 from flexrlhf.learning.models.packing import pack, taken
 from flexrlhf.learning.models.score_head import score_head
-
-_LARGEST_PACKED_SHARE: Final = 0.9
-"""Of a padded batch's tokens; with more, finding and copying them back costs more than padding."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,10 +111,8 @@ def _hidden_before_tokens(model: nn.Module, batch: Batch) -> Tensor:
 def _hidden_at(model: nn.Module, batch: Batch, is_wanted_BT: Tensor) -> Tensor:
     """Returns the hidden states at some positions, row by row, [N, D]."""
     family = trainable_family(pretrained(model))
-    if family is None:
-        return hidden_states(model, batch)[is_wanted_BT]
-    packing = pack(batch, is_wanted_BT, largest_share=_LARGEST_PACKED_SHARE)
-    if packing is None:
+    packing = None if family is None else pack(batch, is_wanted_BT)
+    if family is None or packing is None:
         return hidden_states(model, batch)[is_wanted_BT]
     family.prepare(packing.num_positions)
     hidden_ND = family.hidden(packing.tokens, packing.positions, packing.attend)

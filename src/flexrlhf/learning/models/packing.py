@@ -7,50 +7,22 @@ would leave out too little, the rows stay as they are, with their padding.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Final
 
 import torch
 from torch import Tensor
 from torch.nn.functional import pad, scaled_dot_product_attention
 
+from flexrlhf.core.packed_rows import (
+    CPU_KEY_BLOCK,
+    AttentionPart,
+    first_with_same,
+    packed_rows,
+    pays,
+    whole_blocks,
+)
 from flexrlhf.learning.data.experience import Batch
 from flexrlhf.learning.models.families import AttentionCall
-
-_CAUSAL_BLOCK: Final = 64
-"""Queries that kernels take together: causal attention skips what all of them may not see."""
-_KEY_BLOCK: Final = 16
-"""On a CPU keys come in multiples of it: what is left over torch's kernel takes one by one."""
-
-
-@dataclass(frozen=True, slots=True)
-class AttentionPart:
-    """Rows whose attention is computed together, R of them."""
-
-    num_rows: int
-    num_queries: int
-    num_keys: int
-    offset: int
-    """Query i sees the keys up to i + offset."""
-
-    @property
-    def num_query_slots(self) -> int:
-        """R x queries."""
-        return self.num_rows * self.num_queries
-
-    @property
-    def num_key_slots(self) -> int:
-        """R x keys."""
-        return self.num_rows * self.num_keys
-
-    @property
-    def pairs(self) -> float:
-        """Products of a query and a key that a kernel computes, about."""
-        if self.offset:
-            return self.num_query_slots * self.num_keys
-        seen = min(self.num_keys, (self.num_keys + _CAUSAL_BLOCK) / 2)
-        return self.num_query_slots * seen
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,49 +94,50 @@ class Packing:
         return self._masks[dtype]
 
 
-def pack(batch: Batch, is_wanted_BT: Tensor, *, largest_share: float = 1.0) -> Packing | None:
+def pack(batch: Batch, is_wanted_BT: Tensor) -> Packing | None:
     """Returns the tokens that are needed to compute hidden states at the wanted positions.
 
     Args:
         batch: right-padded sequences; the tokens before the first trainable one are a prompt.
         is_wanted_BT: bool, False in padding.
-        largest_share: of the batch's tokens, padding included; where more are needed, the rows stay
-            as they are.
 
     Returns:
-        None where nothing is wanted.
+        None where nothing is wanted. Where too little would be left out, the rows as they are.
     """
     device = batch.tokens.device
     tokens_BT, mask_BT, is_wanted_BT = batch.tokens.cpu(), batch.mask.cpu(), is_wanted_BT.cpu()
     lengths_B = (is_wanted_BT * torch.arange(1, tokens_BT.shape[1] + 1)).amax(dim=1)
-    key_block = _KEY_BLOCK if device.type == "cpu" else 1
-    num_columns = _whole_blocks(int(lengths_B.max()), key_block)
+    key_block = CPU_KEY_BLOCK if device.type == "cpu" else 1
+    num_columns = whole_blocks(int(lengths_B.max()), key_block)
     if num_columns == 0:
         return None
-    missing = max(0, num_columns - tokens_BT.shape[1])
-    tokens_BT, mask_BT, is_wanted_BT = (
-        pad(values, (0, missing))[:, :num_columns] for values in (tokens_BT, mask_BT, is_wanted_BT)
-    )
     prompt_lengths_B = torch.where(mask_BT.any(dim=1), mask_BT.int().argmax(dim=1), lengths_B)
     prompt_lengths_B = torch.minimum(prompt_lengths_B, lengths_B)
-    owners_B = _first_with_prompt(tokens_BT, prompt_lengths_B.tolist())
+    lengths, prompt_lengths = lengths_B.tolist(), prompt_lengths_B.tolist()
+    owners = first_with_same(_prompts(tokens_BT, prompt_lengths))
+    packed = packed_rows(lengths, prompt_lengths, owners, key_block=key_block)
+    missing = max(0, num_columns - tokens_BT.shape[1])
+    tokens_BT, is_wanted_BT = (
+        pad(values, (0, missing))[:, :num_columns] for values in (tokens_BT, is_wanted_BT)
+    )
+    if not pays(packed.num_tokens, batch.tokens.numel()):
+        return _as_they_are(tokens_BT, is_wanted_BT, device)
     # A slot is a place in the padded batch; a shared token stands in that of its prompt's owner.
-    columns_T, rows_B = torch.arange(num_columns), torch.arange(len(tokens_BT))
+    columns_T, rows_B, owners_B = (
+        torch.arange(num_columns),
+        torch.arange(len(tokens_BT)),
+        torch.tensor(owners),
+    )
     owners_BT = torch.where(
         columns_T < prompt_lengths_B[:, None], owners_B[:, None], rows_B[:, None]
     )
     home_BT = owners_BT * num_columns + columns_T
     is_read_BT = columns_T < lengths_B[:, None]
     is_own_BT = is_read_BT & (owners_BT == rows_B[:, None])
-    if int(is_own_BT.sum()) > largest_share * batch.tokens.numel():
-        return _as_they_are(tokens_BT, is_wanted_BT, device)
-    layout = _layout(lengths_B, prompt_lengths_B, owners_B, key_block)
     slots_BT = torch.arange(home_BT.numel()).view(home_BT.shape)
-    queries = torch.cat([one.queries_of(slots_BT) for one in layout])
-    keys = torch.cat([one.keys_of(slots_BT) for one in layout])
-    is_token = torch.cat(
-        [one.queries_of(is_own_BT & (columns_T < one.ends_B[:, None])) for one in layout]
-    )
+    queries = torch.cat([_queries_of(part, slots_BT) for part in packed.parts])
+    keys = torch.cat([_keys_of(part, slots_BT) for part in packed.parts])
+    is_token = torch.cat([_tokens_of(part, is_own_BT) for part in packed.parts])
     own_slots = queries[is_token]
     numbers = torch.zeros(home_BT.numel(), dtype=torch.int64)
     numbers[own_slots] = torch.arange(len(own_slots))
@@ -176,7 +149,7 @@ def pack(batch: Batch, is_wanted_BT: Tensor, *, largest_share: float = 1.0) -> P
         (own_slots % num_columns).to(device),
         num_columns,
         token_of_slot[is_wanted_BT.flatten()].to(device),
-        tuple(one.part for one in layout),
+        packed.parts,
         token_of_slot[queries].to(device) if has_gaps else None,
         is_token.nonzero().squeeze(1).to(device) if has_gaps else None,
         token_of_slot[keys].to(device) if has_copies else None,
@@ -191,7 +164,7 @@ def _as_they_are(tokens_BT: Tensor, is_wanted_BT: Tensor, device: torch.device) 
         torch.arange(num_columns).repeat(num_rows).to(device),
         num_columns,
         is_wanted_BT.flatten().nonzero().squeeze(1).to(device),
-        (AttentionPart(num_rows, num_columns, num_columns, 0),),
+        (AttentionPart(tuple(range(num_rows)), 0, (num_columns,) * num_rows, 1),),
         None,
         None,
         None,
@@ -204,61 +177,21 @@ def taken(values: Tensor, indices: Tensor) -> Tensor:
     return values.index_select(0, indices) if values.device.type == "cpu" else values[indices]
 
 
-@dataclass(frozen=True, slots=True)
-class _Place:
-    """Where in the batch a part lies."""
-
-    rows: Tensor
-    """int64 [R]."""
-    begin: int
-    """Column of the first query."""
-    ends_B: Tensor
-    """Behind the last query of each row of the batch."""
-    key_block: int
-    """What the number of keys is a multiple of."""
-
-    @property
-    def end(self) -> int:
-        """Column behind the last query of any row."""
-        return int(self.ends_B[self.rows].max())
-
-    @property
-    def part(self) -> AttentionPart:
-        """Its sizes."""
-        return AttentionPart(len(self.rows), self.end - self.begin, self._num_keys, self.begin)
-
-    def queries_of(self, values_BT: Tensor) -> Tensor:
-        """Returns what belongs to its query slots."""
-        return values_BT[self.rows, self.begin : self.end].flatten()
-
-    def keys_of(self, values_BT: Tensor) -> Tensor:
-        """Returns what belongs to its key slots."""
-        return values_BT[self.rows, : self._num_keys].flatten()
-
-    @property
-    def _num_keys(self) -> int:
-        return _whole_blocks(self.end, self.key_block)
+def _queries_of(part: AttentionPart, values_BT: Tensor) -> Tensor:
+    """Returns what belongs to the query slots of a part."""
+    return values_BT[list(part.rows), part.begin : part.end].flatten()
 
 
-def _layout(
-    lengths_B: Tensor, prompt_lengths_B: Tensor, owners_B: Tensor, key_block: int
-) -> list[_Place]:
-    """Returns how attention is cut: all rows as they are, or shared prompts apart from answers."""
-    all_rows = torch.arange(len(lengths_B))
-    whole = [_Place(all_rows, 0, lengths_B, key_block)]
-    is_owner_B = owners_B == all_rows
-    if bool(is_owner_B.all()):
-        return whole
-    apart = [_Place(is_owner_B.nonzero().squeeze(1), 0, prompt_lengths_B, key_block)]
-    for length in prompt_lengths_B.unique().tolist():
-        rows = ((prompt_lengths_B == length) & (lengths_B > length)).nonzero().squeeze(1)
-        if len(rows):
-            apart.append(_Place(rows, length, lengths_B, key_block))
-    return min(whole, apart, key=lambda places: sum(place.part.pairs for place in places))
+def _keys_of(part: AttentionPart, values_BT: Tensor) -> Tensor:
+    """Returns what belongs to the key slots of a part."""
+    return values_BT[list(part.rows), : part.num_keys].flatten()
 
 
-def _whole_blocks(num_keys: int, block: int) -> int:
-    return -(-num_keys // block) * block
+def _tokens_of(part: AttentionPart, is_own_BT: Tensor) -> Tensor:
+    """Returns at which of the part's query slots a token stands that is read there."""
+    columns_T = torch.arange(part.begin, part.end)
+    is_inside = columns_T < torch.tensor(part.ends)[:, None]
+    return (is_own_BT[list(part.rows), part.begin : part.end] & is_inside).flatten()
 
 
 def _placed(heads: Tensor, tokens: Tensor | None) -> Tensor:
@@ -270,22 +203,19 @@ def _placed(heads: Tensor, tokens: Tensor | None) -> Tensor:
 
 def _mask(part: AttentionPart, dtype: torch.dtype, device: torch.device) -> Tensor | None:
     """Returns [queries, keys] to add to scores, or None for plain causal attention."""
-    if part.offset == 0:
+    if part.begin == 0:
         return None
     queries = torch.arange(part.num_queries, device=device)[:, None]
-    is_unseen = torch.arange(part.num_keys, device=device) > queries + part.offset
+    is_unseen = torch.arange(part.num_keys, device=device) > queries + part.begin
     return torch.zeros(is_unseen.shape, dtype=dtype, device=device).masked_fill_(
         is_unseen, -torch.inf
     )
 
 
-def _first_with_prompt(tokens_BT: Tensor, prompt_lengths: Sequence[int]) -> Tensor:
-    """Returns, for each row, the first row that begins with the same prompt, [B]."""
-    first: dict[bytes, int] = {}
+def _prompts(tokens_BT: Tensor, prompt_lengths: list[int]) -> list[bytes | None]:
+    """Returns the prompt of each row, None where it has none."""
     tokens = tokens_BT.numpy()
-    return torch.tensor(
-        [
-            first.setdefault(tokens[row, :length].tobytes(), row) if length else row
-            for row, length in enumerate(prompt_lengths)
-        ]
-    )
+    return [
+        tokens[row, :length].tobytes() if length else None
+        for row, length in enumerate(prompt_lengths)
+    ]

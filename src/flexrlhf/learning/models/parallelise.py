@@ -20,6 +20,7 @@ from torch.distributed.fsdp import (  # noqa: TID251
     fully_shard,
 )
 
+from flexrlhf.core.model_families import is_sharded
 from flexrlhf.core.shard_layout import Box
 from flexrlhf.learning.models.heads import pretrained
 from flexrlhf.learning.models.materialising import materialise
@@ -39,7 +40,6 @@ from flexrlhf.learning.models.weight_parts import (
 T = TypeVar("T")
 
 _WEIGHTS_SHARDED: Final = 3
-_GRADIENTS_SHARDED: Final = 2
 
 
 class _Root(nn.Module):
@@ -212,12 +212,11 @@ def parallelise(
         for name, parameter in model.named_parameters(remove_duplicate=False)
     }
     buffers = tuple(name for name in model.state_dict() if name not in boxes)
-    least = _GRADIENTS_SHARDED if trains else _WEIGHTS_SHARDED
-    is_sharded = degrees.zero_stage >= least and degrees.block > 1
-    root = _fully_sharded(model, mesh, trains=trains) if is_sharded else None
+    has_parts = is_sharded(degrees.zero_stage, degrees.block, trains=trains)
+    root = _fully_sharded(model, mesh, trains=trains) if has_parts else None
     if values is not None:
         materialise(root or model, model, names, mesh.device)
-    parts = tuple(weight_parts(model, mesh, names, boxes, is_sharded=is_sharded))
+    parts = tuple(weight_parts(model, mesh, names, boxes, is_sharded=has_parts))
     if values is not None:
         values.fill(parts)
     return ParallelModel(model, mesh, parts, buffers, root, pipeline=pipeline)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Final, cast
 
 from flexrlhf.core.errors import ConfigError
+from flexrlhf.core.model_families import PACKED_FAMILIES, unusual_feature
 from flexrlhf.planning.costs.families.config_keys import ConfigKeys
 from flexrlhf.planning.costs.families.defaults import DEFAULTS, SIZES
 from flexrlhf.planning.costs.families.registry import FAMILIES
@@ -40,7 +41,8 @@ def shape_of_config(
     keys, family = _language_part(document, where or f"The config of {name}")
     keys = keys.with_defaults(DEFAULTS.get(family, {}))
     read: Callable[[ConfigKeys, str], ModelShape] = FAMILIES.get(family, unknown_family)
-    return replace(read(keys, name), family=family)
+    packs = family in PACKED_FAMILIES and unusual_feature(keys.values) is None
+    return replace(read(keys, name), family=family, packs=packs)
 
 
 def shape_of_architecture(

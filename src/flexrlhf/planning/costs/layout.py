@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from flexrlhf.core.model_families import is_sharded
+from flexrlhf.planning.costs.held_model import HeldModel
+
 OPTIMIZER: Final = 1
 GRADIENTS: Final = 2
 WEIGHTS: Final = 3
@@ -60,3 +63,13 @@ class Layout:
 
     def _parts(self, least_stage: int) -> int:
         return self.tensor * self.pipeline * (self.shard if self.zero_stage >= least_stage else 1)
+
+
+def packs(model: HeldModel, layout: Layout) -> bool:
+    """Says whether the processes of a role read packed tokens, a shared prompt once.
+
+    They do if each has the layers of its replica whole, and our runtime runs them itself.
+    """
+    is_cut = layout.tensor > 1 or layout.pipeline > 1
+    has_parts = is_sharded(layout.zero_stage, layout.shard, trains=model.is_trained)
+    return model.shape.packs and not model.lora_rank and not is_cut and not has_parts

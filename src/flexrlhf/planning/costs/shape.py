@@ -66,6 +66,8 @@ class ModelShape:
     """Width of the embedding where matrices lead from it to `hidden` and back; None: `hidden`."""
     family: str | None = field(default=None, compare=False)
     """`model_type` of a Hugging Face config; None where only sizes are known."""
+    packs: bool = field(default=False, compare=False)
+    """Whether a process that has it whole reads packed tokens, a shared prompt once."""
 
     def __post_init__(self) -> None:
         for wrong, right in self._contradictions():

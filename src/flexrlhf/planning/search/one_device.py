@@ -94,7 +94,9 @@ def expected_sequences(config: RunConfig, request: PlanRequest) -> tuple[Sequenc
     """Returns the sequences of an iteration as the config expects them, before any row is read."""
     items, workload = batch_sizes(config).samples_per_iteration, request.workload
     if spec_of(config).generates:
-        return tuple(likely_sequences(items, workload.prompt, workload.response))
+        return tuple(
+            likely_sequences(items, workload.prompt, workload.response, workload.samples_per_prompt)
+        )
     rows = rows_per_item(config)
     return (SequenceLength(0.0, float(rows * config.data.max_tokens)),) * items
 
@@ -113,7 +115,8 @@ def _limit(config: RunConfig, sequences: Sequence[SequenceLength]) -> PassLimit:
 
 def _shape(config: RunConfig, work: RunWork) -> IterationShape:
     sizes = batch_sizes(config)
-    count = len(work.trained(0, sizes.num_mini_batches))
+    mini_batches = range(sizes.num_mini_batches)
+    count = max(len(work.trained(number, sizes.num_mini_batches)) for number in mini_batches)
     return IterationShape(
         num_samples=sizes.samples_per_iteration,
         rollout_micro_batches=config.rollout.micro_batches if spec_of(config).generates else 1,

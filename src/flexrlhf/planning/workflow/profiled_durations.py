@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from flexrlhf.core.names import Role
+from flexrlhf.core.names import Role, kind_of
 from flexrlhf.planning.costs.held_model import HeldModel
+from flexrlhf.planning.costs.layout import Layout, packs
 from flexrlhf.planning.costs.profiled.batches import Bin
 from flexrlhf.planning.costs.profiled.constants import ProfiledCosts
 from flexrlhf.planning.costs.profiled.memory import generation_bytes, score_bytes, train_bytes
@@ -69,7 +70,12 @@ class ProfiledDurations:
         model = self._models.get(task.role) if task.role else None
         if model is None:
             return 0.0, 0.0
-        seconds = ModelSeconds(model, self._costs)
+        seconds = ModelSeconds(
+            model,
+            self._costs,
+            packs=packs(model, Layout()),
+            reads_ends=task.role is not None and kind_of(task.role) == "reward",
+        )
         if task.operation == "generate":
             return self._generation(seconds, task)
         if task.operation == "forward_backward":
@@ -80,7 +86,7 @@ class ProfiledDurations:
 
     def _generation(self, seconds: ModelSeconds, task: Task) -> tuple[float, float]:
         work = self._work
-        answers = work.sequences[(task.micro_batch or 0) :: self._shape.rollout_micro_batches]
+        answers = work.part(task.micro_batch or 0, self._shape.rollout_micro_batches)
         at_once = min(work.max_sequences or len(answers), len(answers))
         longest_prompt = max(answer.prompt for answer in answers)
         held = generation_bytes(seconds.model, at_once, longest_prompt, work.most_new_tokens)

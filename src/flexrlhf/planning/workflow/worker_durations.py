@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import Final
 
 from flexrlhf.core.algorithm_specs import AlgorithmSpec
-from flexrlhf.core.names import SHADOWS, Role
+from flexrlhf.core.names import SHADOWS, Role, kind_of
 from flexrlhf.planning.cluster.cluster import Cluster, Node
 from flexrlhf.planning.costs.memory import Engine
 from flexrlhf.planning.costs.profiled.batches import PassLimit, SequenceLength
@@ -141,6 +141,7 @@ class WorkerDurations:
             engine is not None and engine.mode == "per_token",
             self._costs,
             self._wires(placed),
+            reads_ends=kind_of(placed.role) == "reward",
         )
 
     def _wires(self, placed: PlacedRole) -> Wires:
@@ -199,17 +200,17 @@ class WorkerDurations:
         number = task.micro_batch or 0
         if self._spec.generates and self._generating.streams:
             return self._streamed[number][0]
-        return self._work.sequences[number :: self._shape.rollout_micro_batches]
+        return self._work.part(number, self._shape.rollout_micro_batches)
 
     @cached_property
     def _streamed(self) -> list[tuple[list[SequenceLength], float]]:
         """The parts of a rollout as their answers end, and the seconds in which they do."""
         parts = self._shape.rollout_micro_batches
-        begun = [self._work.sequences[number::parts] for number in range(parts)]
+        begun = [self._work.part(number, parts) for number in range(parts)]
         return self._seconds[self._generating.role].stream(begun, self._work)
 
     def _mini_batch(self, task: Task) -> Sequence[SequenceLength]:
-        return self._work.sequences[(task.mini_batch or 0) :: self._shape.mini_batches]
+        return self._work.mini_batch(task.mini_batch or 0, self._shape.mini_batches)
 
     def _install_s(self, task: Task) -> float:
         """What new weights are written into: shadows, and engines that have a copy of their own."""

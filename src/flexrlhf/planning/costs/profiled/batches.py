@@ -3,9 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from random import Random
 
+from flexrlhf.core.packed_rows import (
+    CPU_KEY_BLOCK,
+    PackedRows,
+    first_with_same,
+    packed_rows,
+    pays,
+)
 from flexrlhf.planning.costs.lengths import Lengths
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One sequence as a pass reads it."""
+
+    tokens: int
+    prompt_tokens: int
+    prompt: int | None = None
+    """Number of its prompt, by which rows that share it are known; None: it shares none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,11 +33,20 @@ class SequenceLength:
     prompt: float
     response: float
     """What is generated, or what the loss counts of a given sequence."""
+    prompt_number: int | None = None
+    """Which prompt it is, where several answers follow one; None: nobody else's."""
+    pair: tuple[Row, Row] | None = None
+    """What a pass reads of it, where it is a pair."""
 
     @property
     def tokens(self) -> float:
         """All of them."""
         return self.prompt + self.response
+
+    @property
+    def rows(self) -> tuple[Row, ...]:
+        """What a pass reads of it."""
+        return self.pair or (Row(round(self.tokens), round(self.prompt), self.prompt_number),)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,11 +73,30 @@ class Bin:
     """Tokens to which each is padded."""
     responses: float
     """Tokens that the loss counts, in all of them."""
+    rows: tuple[Row, ...] = field(default=(), compare=False)
+    """The sequences; none: as many as items, all as long and with nothing in common."""
 
     @property
     def tokens(self) -> float:
         """Padding included."""
         return self.items * self.longest
+
+    def packed(self, *, reads_ends: bool) -> PackedRows | None:
+        """Returns what is read of it without padding; None where that leaves out too little.
+
+        Args:
+            reads_ends: whether something is wanted at the last tokens, which else only end rows.
+        """
+        if not self.rows:
+            return None
+        lengths = [row.tokens - (not reads_ends) for row in self.rows]
+        prompts = [
+            min(row.prompt_tokens, length) for row, length in zip(self.rows, lengths, strict=True)
+        ]
+        owners = first_with_same([row.prompt if row.prompt_tokens else None for row in self.rows])
+        found = packed_rows(lengths, prompts, owners, key_block=CPU_KEY_BLOCK)
+        longest = max(row.tokens for row in self.rows)
+        return found if pays(found.num_tokens, len(self.rows) * longest) else None
 
 
 def cut(sequences: Sequence[SequenceLength], limit: PassLimit) -> list[Bin]:
@@ -64,16 +110,61 @@ def cut(sequences: Sequence[SequenceLength], limit: PassLimit) -> list[Bin]:
             bins[-1].append(sequence)
         else:
             bins.append([sequence])
-    return [Bin(len(b), b[0].tokens, sum(s.response for s in b)) for b in bins]
+    return [
+        Bin(
+            len(b),
+            b[0].tokens,
+            sum(s.response for s in b),
+            tuple(row for s in b for row in s.rows),
+        )
+        for b in bins
+    ]
 
 
-def likely_sequences(count: int, prompt: Lengths, response: Lengths) -> list[SequenceLength]:
+def likely_sequences(
+    count: int, prompt: Lengths, response: Lengths, per_prompt: int = 1
+) -> list[SequenceLength]:
     """Returns `count` sequences whose lengths spread as the two distributions say.
 
     Prompts are taken evenly from the shortest to the longest, responses in another order, as if
     the one said nothing about the other.
+
+    Args:
+        count: of sequences.
+        prompt: its tokens.
+        response: its tokens.
+        per_prompt: answers that follow each prompt, one behind the other.
     """
+    prompts = -(-count // per_prompt)
     return [
-        SequenceLength(prompt.at((number + 0.5) / count), length)
+        SequenceLength(
+            prompt.at((number // per_prompt + 0.5) / prompts),
+            length,
+            number // per_prompt if per_prompt > 1 else None,
+        )
         for number, length in enumerate(response.scattered(count))
     ]
+
+
+def part_of(sequences: Sequence[SequenceLength], part: int, parts: int) -> list[SequenceLength]:
+    """Returns the sequences of one of the parts of a rollout, which are of whole prompts."""
+    numbers = [
+        place if sequence.prompt_number is None else sequence.prompt_number
+        for place, sequence in enumerate(sequences)
+    ]
+    return [s for s, number in zip(sequences, numbers, strict=True) if number % parts == part]
+
+
+def mini_batch_of(
+    sequences: Sequence[SequenceLength], mini_batch: int, mini_batches: int
+) -> list[SequenceLength]:
+    """Returns the sequences of a mini-batch: from all over, in no order that prompts have.
+
+    Those that share prompts come as chance has it, as in a run, and not one or all of each.
+    """
+    if all(sequence.prompt_number is None for sequence in sequences):
+        return list(sequences[mini_batch::mini_batches])
+    order = list(range(len(sequences)))
+    Random(0).shuffle(order)
+    size = -(-len(order) // mini_batches)
+    return [sequences[place] for place in order[mini_batch * size : (mini_batch + 1) * size]]

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from flexrlhf.core.packed_rows import PackedRows
 from flexrlhf.planning.costs.continuous import Ends, ends
 from flexrlhf.planning.costs.held_model import DTYPE_BYTES, HeldModel
 from flexrlhf.planning.costs.profiled.batches import Bin, SequenceLength
@@ -27,6 +28,10 @@ class ModelSeconds:
 
     model: HeldModel
     costs: ProfiledCosts
+    packs: bool = False
+    """Whether passes leave out padding, and read a shared prompt once, where that pays."""
+    reads_ends: bool = False
+    """Whether a pass says something of last tokens, which else nothing is wanted of."""
 
     def score(self, bins: Sequence[Bin], rows_per_item: int = 1) -> float:
         """Returns the seconds in which the model reads `bins` without gradients."""
@@ -37,7 +42,8 @@ class ModelSeconds:
         costs, shape = self.costs, self.model.shape
         passes = _TRAIN_PASSES + (1 if self.model.recomputes else 0)
         seconds = costs.train.seconds(shape.layers, part.items * rows_per_item)
-        seconds += passes * self._flops(part, rows_per_item) / costs.train_speed(shape.hidden)
+        _, flops = self._read(part, rows_per_item)
+        seconds += passes * flops / costs.train_speed(shape.hidden)
         head = self._head_s(part.responses, costs.logits.train_s, _TRAIN_PASSES)
         # Of the head's chunks all but the last are computed once more in the backward pass.
         again = max(0.0, part.responses - CHUNK_TOKENS)
@@ -106,13 +112,24 @@ class ModelSeconds:
     def _score_pass(self, part: Bin, rows_per_item: int) -> float:
         costs, shape = self.costs, self.model.shape
         seconds = costs.score.seconds(shape.layers, part.items * rows_per_item)
-        seconds += self._flops(part, rows_per_item) / self._speed(part.tokens)
+        tokens, flops = self._read(part, rows_per_item)
+        seconds += flops / self._speed(tokens)
         return seconds + self._head_s(part.responses, costs.logits.score_s, 1)
 
-    def _flops(self, part: Bin, rows_per_item: int) -> float:
-        """Of one forward pass through the layers; a mask hides positions, but spares no work."""
-        context = part.longest / rows_per_item
-        return self.model.shape.forward_flops(part.tokens, context, with_head=False)
+    def _packed(self, part: Bin) -> PackedRows | None:
+        """Returns what a pass reads of `part`, None where it reads all of it with its padding."""
+        return part.packed(reads_ends=self.reads_ends) if self.packs else None
+
+    def _read(self, part: Bin, rows_per_item: int) -> tuple[float, float]:
+        """Tokens that a pass reads, and its operations through the layers.
+
+        A mask hides positions, but spares no work.
+        """
+        packed = self._packed(part)
+        tokens, context = part.tokens, part.longest / rows_per_item
+        if packed is not None:
+            tokens, context = packed.num_tokens, packed.pairs / max(1, packed.num_tokens)
+        return tokens, self.model.shape.forward_flops(tokens, context, with_head=False)
 
     def _speed(self, rows: float) -> float:
         width = self.model.shape.hidden
@@ -131,7 +148,8 @@ class ModelSeconds:
         part = Bin(len(prompts), max(prompts, default=0.0), 0.0)
         costs, shape = self.costs, self.model.shape
         host_s = costs.score.seconds(shape.layers, part.items)
-        return host_s + self._flops(part, 1) / self._speed(part.tokens)
+        _, flops = self._read(part, 1)
+        return host_s + flops / self._speed(part.tokens)
 
     def _draw_s(self, rows: float) -> float:
         return rows * self.model.shape.vocab * self.costs.logits.draw_s

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from flexrlhf.planning.costs.profiled.batches import Bin, PassLimit, SequenceLength, cut
+from flexrlhf.planning.costs.profiled.batches import (
+    Bin,
+    PassLimit,
+    SequenceLength,
+    cut,
+    mini_batch_of,
+    part_of,
+)
 from flexrlhf.planning.costs.speculation import Speculation
 
 
@@ -29,8 +36,16 @@ class RunWork:
 
     def scored(self, part: int, parts: int) -> list[Bin]:
         """Returns the scoring passes over one of `parts` generation micro-batches."""
-        return cut(self.sequences[part::parts], self.limit)
+        return cut(self.part(part, parts), self.limit)
 
     def trained(self, mini_batch: int, mini_batches: int) -> list[Bin]:
         """Returns the training passes over one of `mini_batches` mini-batches."""
-        return cut(self.sequences[mini_batch::mini_batches], self.limit)
+        return cut(self.mini_batch(mini_batch, mini_batches), self.limit)
+
+    def part(self, part: int, parts: int) -> list[SequenceLength]:
+        """Returns the sequences of one of `parts` generation micro-batches."""
+        return part_of(self.sequences, part, parts)
+
+    def mini_batch(self, mini_batch: int, mini_batches: int) -> list[SequenceLength]:
+        """Returns the sequences of one of `mini_batches` mini-batches."""
+        return mini_batch_of(self.sequences, mini_batch, mini_batches)

@@ -13,7 +13,7 @@ from typing import Final
 
 from flexrlhf.planning.costs.continuous import Ends
 from flexrlhf.planning.costs.held_model import DTYPE_BYTES, HeldModel
-from flexrlhf.planning.costs.layout import Layout
+from flexrlhf.planning.costs.layout import Layout, packs
 from flexrlhf.planning.costs.profiled.batches import PassLimit, SequenceLength, cut
 from flexrlhf.planning.costs.profiled.constants import ProfiledCosts, RowSpeed, WidthSpeed
 from flexrlhf.planning.costs.profiled.seconds import ModelSeconds
@@ -60,6 +60,8 @@ class WorkerSeconds:
     """Sharded weights are gathered for every token that is generated."""
     costs: WorkerCosts
     wires: Wires = field(default_factory=Wires)
+    reads_ends: bool = False
+    """Whether it says something of the last token of a sequence, as a reward model does."""
 
     def generate(self, answers: Sequence[SequenceLength], work: RunWork) -> float:
         """Returns the seconds in which the role's replicas of the engine answer."""
@@ -194,7 +196,12 @@ class WorkerSeconds:
 
     def _split(self, tensor: int) -> ModelSeconds:
         """The model cut over so many processes; the launches of its layers are the same."""
-        return ModelSeconds(self.model, _with_speed(self.costs.costs, float(tensor)))
+        return ModelSeconds(
+            self.model,
+            _with_speed(self.costs.costs, float(tensor)),
+            packs=packs(self.model, self.layout),
+            reads_ends=self.reads_ends,
+        )
 
     @property
     def _num_engines(self) -> int:
