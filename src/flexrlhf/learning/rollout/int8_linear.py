@@ -54,8 +54,9 @@ class Int8Linear:
         self._factor_I = None if factor is None else factor.clone()
         self._bias = None if bias is None else bias.clone()
 
-    def __call__(self, inputs: Tensor) -> Tensor:
-        """Returns [..., outputs]."""
+    def __call__(self, inputs: Tensor, *, out: Tensor | None = None) -> Tensor:
+        """Returns [..., outputs], in memory of its own whatever `out` is: see `PackedLinear`."""
+        del out
         product, scale = self._product(inputs)
         product.mul_(scale)
         return product if self._bias is None else product.add_(self._bias)

@@ -53,6 +53,8 @@ class KVCache:
         self._newest: Tensor | None = None
         """Where the token that `extend` added lies in each vector of a slot, [B, KV heads, 1, K];
         None where it is the same place in all."""
+        self._newest_slots: list[tuple[Tensor, Tensor]] = []
+        """That place in keys and values of each layer, [B, KV heads, K], where it is the same."""
 
     @property
     def dtype(self) -> torch.dtype:
@@ -99,6 +101,9 @@ class KVCache:
         device = self._keys.device
         if self.longest == self.shortest:
             self._newest = None
+            num_slots, last = len(self.lengths), self.longest - 1
+            both = (slots[:, :num_slots, :, last].unbind() for slots in (self._keys, self._values))
+            self._newest_slots = list(zip(*both, strict=True))
             return torch.tensor([self.longest - 1], device=device)
         positions_B = (self.lengths - 1).to(device)
         _, _, num_heads, _, width = self._keys.shape
@@ -130,11 +135,13 @@ class KVCache:
 
     def write(self, layer: int, keys: Tensor, values: Tensor) -> None:
         """Stores the token that `extend` added; keys and values are [B, KV heads, K]."""
+        if self._newest is None:
+            key_slots, value_slots = self._newest_slots[layer]
+            key_slots.copy_(keys)
+            value_slots.copy_(values)
+            return
         for slots, heads in zip(self._used[layer], (keys, values), strict=True):
-            if self._newest is None:
-                slots.select(2, self.longest - 1).copy_(heads)
-            else:
-                slots.scatter_(2, self._newest, heads.unsqueeze(2).to(slots.dtype))
+            slots.scatter_(2, self._newest, heads.unsqueeze(2).to(slots.dtype))
 
     def write_at(
         self, layer: int, places: tuple[Tensor, Tensor], keys: Tensor, values: Tensor
@@ -148,6 +155,14 @@ class KVCache:
         """Returns views of keys and values, [B, KV heads, T, K], T of the longest sequence."""
         keys, values = self._used[layer]
         return keys.narrow(2, 0, self.longest), values.narrow(2, 0, self.longest)
+
+    def read_heads(self) -> list[tuple[Tensor, Tensor]]:
+        """Returns each layer's keys [B * KV heads, K, T] and values [B * KV heads, T, K]: views."""
+        keys, values = (
+            slots[:, : len(self.lengths), :, : self.longest].flatten(1, 2)
+            for slots in (self._keys, self._values)
+        )
+        return list(zip(keys.transpose(-1, -2).unbind(), values.unbind(), strict=True))
 
     def keep(self, rows: Tensor) -> None:
         """Makes old slot `rows[i]` the new slot i; only slots that change place are copied."""

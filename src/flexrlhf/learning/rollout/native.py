@@ -14,6 +14,7 @@ from torch.nn.utils.rnn import pad_sequence
 from flexrlhf.learning.data.experience import pack_by_tokens
 from flexrlhf.learning.models.families import (
     FAMILIES,
+    Attend,
     AttentionCall,
     Family,
     RotaryFamily,
@@ -30,6 +31,11 @@ from flexrlhf.learning.rollout.run_attention import RunAttention
 from flexrlhf.learning.rollout.speculation.draft_model import DraftModel
 from flexrlhf.learning.rollout.speculation.drafter import Drafter
 from flexrlhf.learning.rollout.speculation.prompt_lookup import PromptLookup
+from flexrlhf.learning.rollout.token_attention import (
+    FusedAttention,
+    MultipliedAttention,
+    multiplies_token,
+)
 from flexrlhf.learning.rollout.waves import Wave
 
 _PREFILL_TOKENS = 8192
@@ -95,7 +101,7 @@ def native_decoder(
     else:
         family = _family(model, room, packs_weights=packs_weights)
     family.prepare(room.prompt_tokens + room.new_tokens)
-    multiplies = _multiplies(dtype, device)
+    multiplies = multiplies_token(dtype, device)
     cache = KVCache(
         family.shape,
         growth=min(room.new_tokens, _CACHE_GROWTH_TOKENS),
@@ -103,7 +109,8 @@ def native_decoder(
         device=device,
         transposes_keys=multiplies,
     )
-    return NativeDecoder(family, cache, device, _multiplied if multiplies else _fused)
+    attention = MultipliedAttention if multiplies else FusedAttention
+    return NativeDecoder(family, cache, device, attention)
 
 
 def _family(model: nn.Module, room: Room, *, packs_weights: bool) -> Family:
@@ -113,11 +120,6 @@ def _family(model: nn.Module, room: Room, *, packs_weights: bool) -> Family:
     if pays and family is RotaryFamily and unpackable_reason(model) is None:
         return PackedRotaryFamily(model, rows=room.rows * room.read_tokens)
     return family(model)
-
-
-_AttendOne = Callable[[Tensor, Tensor, Tensor, Tensor | None, float], Tensor]
-"""Queries [B, KV heads, G, K], keys and values [B, KV heads, T, K], what is added to scores, and
-what multiplies them, to [B, KV heads, G, K]; each query sees all T."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,18 +138,22 @@ class NativeDecoder:
         family: the model, prepared for the longest sequence.
         cache: holds nothing yet.
         device: of the model.
-        attend_one: attention of a step, whose sequences have one new token each.
+        attention: makes that of a step, whose sequences have one new token each.
     """
 
     admits = True
 
     def __init__(
-        self, family: Family, cache: KVCache, device: torch.device, attend_one: _AttendOne
+        self,
+        family: Family,
+        cache: KVCache,
+        device: torch.device,
+        attention: Callable[[KVCache, Tensor | None], Attend],
     ) -> None:
         self._family = family
         self._cache = cache
         self._device = device
-        self._attend_one = attend_one
+        self._attention = attention
         self._cut: _CutGroup | None = None
 
     def admit(self, wave: Wave) -> Tensor:
@@ -175,7 +181,7 @@ class NativeDecoder:
     def step(self, tokens_B: Tensor) -> Tensor:
         """See `Decoder`."""
         positions_B = self._cache.extend()
-        attend = partial(self._attend_cache, self._unseen(positions_B))
+        attend = self._attention(self._cache, self._unseen(positions_B))
         return self._family.logits(self._family.hidden(tokens_B, positions_B, attend))
 
     def extend(self, tokens_N: Tensor, counts_B: Tensor) -> Tensor:
@@ -231,40 +237,3 @@ class NativeDecoder:
             queries, keys, values, is_causal=True, scale=call.scaling, enable_gqa=True
         )
         return attended.transpose(1, 2).flatten(2)
-
-    def _attend_cache(self, mask_B11T: Tensor | None, call: AttentionCall) -> Tensor:
-        """Attention of one new token per row, [B, heads, K], to its own sequence.
-
-        The query heads that share a key head take the place of query positions, so that keys and
-        values are read without being repeated.
-        """
-        self._cache.write(call.layer, call.keys, call.values)
-        keys, values = self._cache.read(call.layer)
-        queries = call.queries.unflatten(1, (keys.shape[1], -1))
-        return self._attend_one(queries, keys, values, mask_B11T, call.scaling).flatten(1)
-
-
-def _multiplies(dtype: torch.dtype, device: torch.device) -> bool:
-    """Whether attention to one token is made of products: faster on a CPU than the fused kernel."""
-    # The fused kernel adds up in more than half precision, and is the faster one on a GPU.
-    return device.type == "cpu" and dtype in (torch.float32, torch.float64)
-
-
-def _multiplied(
-    queries: Tensor, keys: Tensor, values: Tensor, mask_B11T: Tensor | None, scaling: float
-) -> Tensor:
-    """See `_AttendOne`."""
-    flat = queries.flatten(0, 1)
-    ignored = flat[:, :, :1]  # beta is 0
-    across = keys.flatten(0, 1).transpose(1, 2)
-    scores = torch.baddbmm(ignored, flat, across, beta=0, alpha=scaling)
-    if mask_B11T is not None:
-        scores.unflatten(0, keys.shape[:2]).add_(mask_B11T)
-    return torch.bmm(scores.softmax(dim=-1), values.flatten(0, 1)).view(queries.shape)
-
-
-def _fused(
-    queries: Tensor, keys: Tensor, values: Tensor, mask_B11T: Tensor | None, scaling: float
-) -> Tensor:
-    """See `_AttendOne`."""
-    return scaled_dot_product_attention(queries, keys, values, attn_mask=mask_B11T, scale=scaling)

@@ -8,6 +8,7 @@ lie side by side, where one complex multiplication turns all heads.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -39,6 +40,35 @@ class _Layer:
     mlp_out: PackedLinear | Int8Linear
 
 
+@dataclass(frozen=True, slots=True)
+class _Heads:
+    """Views of one product, [..., (heads of queries, keys, values) * K]."""
+
+    flat: Tensor
+    all: Tensor
+    """[..., heads, K]."""
+    turned: Tensor
+    """Of queries and keys."""
+    turned_pairs: Tensor
+    """The same as complex numbers, [..., heads, K / 2]."""
+
+
+@dataclass(frozen=True, slots=True)
+class _StepPlace:
+    """Where the products of every layer of a step are written, one layer after the other.
+
+    Views are made once: as many as a layer needs, they take longer than most of its operations.
+    """
+
+    heads: _Heads
+    calls: Sequence[AttentionCall]
+    """Of each layer, with these heads."""
+    gates: Tensor
+    """[B, 2 I]."""
+    gate_and_up: tuple[Tensor, Tensor]
+    """Of `gates`."""
+
+
 class PackedRotaryFamily:
     """See `Family`, with the weights at the moment of making: copies are never renewed.
 
@@ -67,10 +97,11 @@ class PackedRotaryFamily:
         self.shape = CacheShape(
             config.num_hidden_layers, config.num_key_value_heads, self._head_width
         )
+        self._place: _StepPlace | None = None
         # Layers are put together in one place that stays in the processor's cache.
-        self._place = torch.empty(_largest_product(self._trunk.layers[0]))
+        self._workbench = torch.empty(_largest_product(self._trunk.layers[0]))
         self._layers = [self._packed(layer) for layer in self._trunk.layers]
-        del self._place
+        del self._workbench
         head = output_head(causal_lm)
         self._head = self._linear(head.weight, head.bias, is_kept=True)
         assert head.multiplier == 1, "these families' logits are not scaled"
@@ -90,25 +121,51 @@ class PackedRotaryFamily:
         """See `Family`."""
         rotations = self._rotations_T1P[positions]
         hidden = embedding(tokens, self._trunk.embed_tokens.weight)
+        place = self._step_place(len(tokens)) if tokens.dim() == 1 else None
+        heads_out, gates_out = (None, None) if place is None else (place.heads.flat, place.gates)
         for index, layer in enumerate(self._layers):
-            flat = layer.attention_in(_normed(hidden, self._floor))
-            heads = flat.unflatten(-1, (-1, self._head_width))
-            turned = heads.narrow(-2, 0, self._num_turned)
+            flat = layer.attention_in(_normed(hidden, self._floor), out=heads_out)
+            placed = place if flat is heads_out else None
+            heads = self._heads(flat) if placed is None else placed.heads
             if layer.head_norm_HK is not None:
-                turned.copy_(_normed(turned, self._head_floor) * layer.head_norm_HK)
-            torch.view_as_complex(turned.unflatten(-1, (-1, 2))).mul_(rotations)
-            call = AttentionCall(
-                index,
-                heads.narrow(-2, 0, self._num_heads),
-                heads.narrow(-2, self._num_heads, self._num_kv_heads),
-                heads.narrow(-2, self._num_turned, self._num_kv_heads),
-                self._scaling,
-            )
+                normed = _normed(heads.turned, self._head_floor)
+                heads.turned.copy_(normed * layer.head_norm_HK)
+            heads.turned_pairs.mul_(rotations)
+            call = self._call(index, heads) if placed is None else placed.calls[index]
             hidden = layer.attention_out.added_to(hidden, attend(call))
-            both = layer.mlp_in(_normed(hidden, self._floor))
-            gate, up = (both.narrow(-1, first, self._mlp_width) for first in (0, self._mlp_width))
+            both = layer.mlp_in(_normed(hidden, self._floor), out=gates_out)
+            placed = place if both is gates_out else None
+            gate, up = self._gate_and_up(both) if placed is None else placed.gate_and_up
             hidden = layer.mlp_out.added_to(hidden, silu(gate).mul_(up))
         return hidden
+
+    def _step_place(self, num_tokens: int) -> _StepPlace:
+        """Returns where a step of so many tokens leaves its products; the last one is kept."""
+        if self._place is None or len(self._place.gates) != num_tokens:
+            num_heads = self._num_turned + self._num_kv_heads
+            heads = self._heads(torch.empty(num_tokens, num_heads * self._head_width))
+            gates = torch.empty(num_tokens, 2 * self._mlp_width)
+            calls = [self._call(index, heads) for index in range(len(self._layers))]
+            self._place = _StepPlace(heads, calls, gates, self._gate_and_up(gates))
+        return self._place
+
+    def _heads(self, flat: Tensor) -> _Heads:
+        heads = flat.unflatten(-1, (-1, self._head_width))
+        turned = heads.narrow(-2, 0, self._num_turned)
+        return _Heads(flat, heads, turned, torch.view_as_complex(turned.unflatten(-1, (-1, 2))))
+
+    def _call(self, layer: int, heads: _Heads) -> AttentionCall:
+        return AttentionCall(
+            layer,
+            heads.all.narrow(-2, 0, self._num_heads),
+            heads.all.narrow(-2, self._num_heads, self._num_kv_heads),
+            heads.all.narrow(-2, self._num_turned, self._num_kv_heads),
+            self._scaling,
+        )
+
+    def _gate_and_up(self, both: Tensor) -> tuple[Tensor, Tensor]:
+        width = self._mlp_width
+        return both.narrow(-1, 0, width), both.narrow(-1, width, width)
 
     def logits(self, hidden: Tensor) -> Tensor:
         """See `Family`."""
@@ -141,7 +198,7 @@ class PackedRotaryFamily:
     ) -> PackedLinear | Int8Linear:
         """Returns products of one input, with what `_normed` leaves of its norm multiplied in."""
         shape = (sum(map(len, weights)), weights[0].shape[1])
-        whole = self._place[: shape[0] * shape[1]].view(shape)
+        whole = self._workbench[: shape[0] * shape[1]].view(shape)
         torch.cat(weights, out=whole)
         scale_D = _norm_scale(norm)
         given = [bias for bias in biases if bias is not None]

@@ -59,8 +59,14 @@ class PackedLinear:
             self._packed = _reordered(weight)
         self._bias = None if bias is None else bias.clone()
 
-    def __call__(self, inputs: Tensor) -> Tensor:
-        """Returns [..., outputs]."""
+    def __call__(self, inputs: Tensor, *, out: Tensor | None = None) -> Tensor:
+        """Returns [..., outputs].
+
+        Args:
+            inputs: [..., inputs].
+            out: where the product of two-dimensional inputs may be written, and is then what is
+                returned; oneDNN takes memory of its own.
+        """
         if self._weight_IO is None:
             return torch.ops.mkldnn._linear_pointwise(
                 inputs, self._packed, self._bias, "none", [], ""
@@ -68,8 +74,8 @@ class PackedLinear:
         if inputs.dim() > 2:
             return linear(inputs, self._weight_IO.t(), self._bias)
         if self._bias is None:
-            return torch.mm(inputs, self._weight_IO)
-        return torch.addmm(self._bias, inputs, self._weight_IO)
+            return torch.mm(inputs, self._weight_IO, out=out)
+        return torch.addmm(self._bias, inputs, self._weight_IO, out=out)
 
     def added_to(self, total: Tensor, inputs: Tensor) -> Tensor:
         """Returns the product added to `total`, [..., outputs], which is not changed."""
