@@ -40,6 +40,7 @@ class Exchanges:
     """One exchange per worker, which ask each other directly."""
 
     def __init__(self) -> None:
+        self.asked: list[tuple[str, int]] = []
         buffers = [(ExperienceBuffer(2, 4), ExperienceBuffer(1, 1)) for _ in range(3)]
         self.of = [
             ExperienceExchange(
@@ -49,6 +50,7 @@ class Exchanges:
         ]
 
     def ask(self, rank: int, key: str, query: Mapping[str, Any]) -> Parcel:
+        self.asked.append((key, query["part"]))
         answer = self.of[rank].handle(key, query)
         return Parcel(answer.header, answer.tensors)
 
@@ -102,6 +104,15 @@ def test_the_barrier_gathers_what_others_made(generated: Exchanges):
     for part in (0, 1):
         generated.score(3, part)
     assert_whole(generated.of[0].gather(3, 2, SPEC.scored))
+
+
+def test_a_peer_that_may_generate_again_is_asked_once_for_a_part(generated: Exchanges):
+    for part in (0, 1):
+        for _ in range(2):  # as two roles on one worker do
+            generated.of[2].share(3, part, "reference")
+        generated.of[2].gather_part(3, part, ())
+    wanted = ("experience/lengths", "experience/samples")
+    assert generated.asked == [(key, part) for part in (0, 1) for key in wanted]
 
 
 def test_what_was_done_before_a_checkpoint_is_there_after_it(generated: Exchanges):

@@ -60,6 +60,11 @@ class ExperienceExchange:
         self._lock = threading.RLock()
         self._buffer = buffer
         self._held_out = held_out
+        self._made: dict[tuple[int, int], dict[int, dict[int, int]]] = {}
+        """Tokens of each sample by rank that made it and id, by iteration and part.
+
+        Peers are asked once: while they generate the next part they are slow to answer.
+        """
         self._shares: dict[tuple[int, int, Role], list[int]] = {}
         self._whole: dict[int, list[Sample]] = {}
         """Samples with advantages, by iteration."""
@@ -94,7 +99,8 @@ class ExperienceExchange:
         """Returns the samples of a part that this worker's replica of `role` scores."""
         key = (iteration, part, role)
         if key not in self._shares:
-            lengths = self._lengths(iteration, part)
+            made = self._made_of(iteration, part).values()
+            lengths = {i: tokens for by_id in made for i, tokens in by_id.items()}
             ids = sorted(lengths)
             placement = self._map.plan.placement[role]
             speeds = self._map.replica_speeds(role)
@@ -172,6 +178,8 @@ class ExperienceExchange:
             self._in(iteration).release(iteration)
             for key in [key for key in self._shares if key[0] == iteration]:
                 del self._shares[key]
+            for key in [key for key in self._made if key[0] == iteration]:
+                del self._made[key]
 
     def handle(self, key: str, query: Mapping[str, Any]) -> ParcelLike:
         """Answers a peer.
@@ -205,13 +213,16 @@ class ExperienceExchange:
     def _in(self, iteration: int) -> ExperienceBuffer:
         return self._held_out if iteration == HELD_OUT else self._buffer
 
-    def _lengths(self, iteration: int, part: int) -> dict[int, int]:
-        """Tokens of every sample of a part, by id."""
-        lengths: dict[int, int] = {}
-        for rank in self._map.generators:
-            header = self._asked(rank, "lengths", {"iteration": iteration, "part": part}).header
-            lengths.update(zip(header["ids"], header["lengths"], strict=True))
-        return lengths
+    def _made_of(self, iteration: int, part: int) -> dict[int, dict[int, int]]:
+        """Returns tokens of every sample of a finished part, by rank that made it and id."""
+        key = (iteration, part)
+        if key not in self._made:
+            made: dict[int, dict[int, int]] = {}
+            for rank in self._map.generators:
+                header = self._asked(rank, "lengths", {"iteration": iteration, "part": part}).header
+                made[rank] = dict(zip(header["ids"], header["lengths"], strict=True))
+            self._made[key] = made
+        return self._made[key]
 
     def _asked(self, rank: int, wanted: str, query: Mapping[str, Any]) -> ParcelLike:
         """Returns the answer of a worker, perhaps this one."""
@@ -222,14 +233,11 @@ class ExperienceExchange:
         """Takes over the wanted samples of a part, or all, where they are not here already."""
         with self._lock:
             held = set(self._in(iteration).samples(iteration, part))
-        for rank in self._map.generators:
-            if rank == self.rank:
-                continue
-            query = {"iteration": iteration, "part": part}
-            there = self._ask(rank, f"{PREFIX}/lengths", query).header["ids"]
+        for rank, there in self._made_of(iteration, part).items():
             missing = [i for i in there if i not in held and (wanted is None or i in wanted)]
-            if missing:
-                parcel = self._ask(rank, f"{PREFIX}/samples", {**query, "ids": missing})
+            if missing and rank != self.rank:
+                query = {"iteration": iteration, "part": part, "ids": missing}
+                parcel = self._ask(rank, f"{PREFIX}/samples", query)
                 samples = samples_from_parcel(parcel, self._prompt_of)
                 with self._lock:
                     self._in(iteration).add(iteration, part, samples)
