@@ -28,7 +28,6 @@ from flexrlhf.runtime.stages import SilentListener
 
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(600)]
 
-_BEHIND = 4
 EXAMPLES = Path(__file__).parents[2] / "examples" / "workers"
 GENERATED = 12
 """Micro-batches of Figure 4."""
@@ -153,8 +152,6 @@ def test_figure_4_scores_a_micro_batch_when_it_is_there_while_later_ones_are_not
             assert start(scored) >= end(each.tasks("generate", part=part))
             for later in range(part + 2, GENERATED + 1):
                 assert start(scored) < start(each.tasks("generate", part=later))
-    assert len(figure(name).rounds) > 1
-    for each in figure(name).rounds[1:]:  # in the first one the first pass takes many times as long
         for later in (3, 4):
             assert end(each.tasks("generate", part=later)) > end(each.tasks("score", part=1))
 
@@ -190,7 +187,6 @@ def test_figure_4b_scores_in_the_middle_while_the_shadow_actor_generates_alone(f
             assert roles == {"shadow_actor"}
         for role in ("shadow_critic", "reference", "reward"):
             assert workers(each.tasks("score", role=role)) == {4, 5}
-        # Seven processes share two cores, so that scores may fall some micro-batches behind.
-        for part in range(1, GENERATED - _BEHIND):
+        for part in range(1, GENERATED):
             scored = [s for s in each.tasks("score", part=part) if workers([s]) <= {4, 5}]
-            assert start(scored) < end(each.tasks("generate"))
+            assert overlap_s(scored, each.tasks("generate", part=part + 1)) > 0

@@ -22,6 +22,7 @@ from flexrlhf.planning.workflow.iteration import iteration_graph
 from flexrlhf.planning.workflow.shape import IterationShape
 from flexrlhf.runtime.evaluation import is_evaluated, next_evaluation
 from flexrlhf.runtime.executor import Executor
+from flexrlhf.runtime.garbage import old_objects_apart
 from flexrlhf.runtime.iteration_result import IterationResult
 from flexrlhf.runtime.measurements import joined
 from flexrlhf.runtime.records import RunRecords
@@ -111,6 +112,10 @@ class TrainingRun:
 
     def train(self, listener: Listener) -> None:
         """Trains from the newest checkpoint, or from the start, to the last iteration."""
+        with old_objects_apart():
+            self._train(listener)
+
+    def _train(self, listener: Listener) -> None:
         finished, ahead = self._restore()
         executor = Executor(self._workers, start_iteration=finished, deadline_s=self._deadline_s)
         executor.hold(self._next_pause(finished))
