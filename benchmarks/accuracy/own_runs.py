@@ -129,15 +129,16 @@ def _flexrlhf(*arguments: object) -> None:
 
 def _demo(folder: Path, file: Path, options: argparse.Namespace) -> list[tuple[str, Path]]:
     """Runs the demo's three stages and returns their names and folders."""
-    iterations = options.demo_iterations
-    document = yaml.safe_load((ROOT / "examples/demo/demo.yaml").read_text(encoding="utf-8"))
+    example, iterations = ROOT / "examples/demo", options.demo_iterations
+    subprocess.run([sys.executable, "demo.py", "--prepare"], check=True, cwd=example)
+    document = yaml.safe_load((example / "demo.yaml").read_text(encoding="utf-8"))
     for stage in document["stages"]:
         stage["training"]["iterations"] = iterations
         stage["cluster"] = {"profile": str(file)}
         stage["run"] = {"recorded_samples": 64, "checkpoint_every": iterations}
         stage["data"].pop("evaluation", None)
     document["cluster"] = {"profile": str(file)}
-    _train(ROOT / "examples/demo", document, folder / "demo")
+    _train(example, document, folder / "demo")
     return [(f"demo, {name}", folder / "demo/stages" / name) for name in ("sft", "rm", "ppo")]
 
 

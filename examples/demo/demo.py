@@ -41,18 +41,28 @@ def main() -> None:
     """Runs the demo with one seed or several and exits with 1 if a goal is missed."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", type=int, default=1, help="how many seeds to run")
-    results = [run_demo(seed) for seed in range(parser.parse_args().seeds)]
+    parser.add_argument("--prepare", action="store_true", help="only write the data")
+    options = parser.parse_args()
+    if options.prepare:
+        prepare(0)
+        return
+    results = [run_demo(seed) for seed in range(options.seeds)]
     print_table(results)
     if any(result.win_rate < GOAL for result in results):
         sys.exit(f"A win rate is below the goal of {GOAL:.0%}.")
 
 
-def run_demo(seed: int) -> DemoResult:
-    """Trains once and judges the result."""
+def prepare(seed: int) -> None:
+    """Writes the data that demo.yaml reads."""
     from dataset import write_dataset
 
-    started = time.monotonic()
     write_dataset(FOLDER / "data", seed=seed)
+
+
+def run_demo(seed: int) -> DemoResult:
+    """Trains once and judges the result."""
+    started = time.monotonic()
+    prepare(seed)
     config = flexrlhf.load_config(FOLDER / "demo.yaml", overrides=[f"run.seed={seed}"])
     run_dir = Path("runs") / f"demo-{datetime.now(UTC):%Y%m%d-%H%M%S}"
     result = app.train_with_progress(config, run_dir=run_dir)
