@@ -54,6 +54,9 @@ class TurnDone:
 class Contestant:
     """Starts a program and waits until its first turn, which is not timed, is over.
 
+    Between turns its processes are stopped: some wait for work in a loop, as vLLM's worker does,
+    and would take a core from whoever has the turn.
+
     Args:
         entry: how to run it.
         log: file for what it prints; its assignment lies beside.
@@ -86,6 +89,7 @@ class Contestant:
         except BaseException:
             self.close()
             raise
+        self._signal(signal.SIGSTOP)
         self.start_up_s = time.monotonic() - began_s
         """From its command to the end of its first turn."""
 
@@ -96,25 +100,30 @@ class Contestant:
             RunFailed: it ended, or did not end its turn in time.
         """
         assert self._process.stdin is not None, "it is a pipe"
+        self._signal(signal.SIGCONT)
         with contextlib.suppress(BrokenPipeError):  # then it ended, which the answer tells
             self._process.stdin.write("turn\n")
             self._process.stdin.flush()
-        return TurnDone(**self._answer(self.entry.deadline_s))
+        done = TurnDone(**self._answer(self.entry.deadline_s))
+        self._signal(signal.SIGSTOP)
+        return done
 
     def close(self) -> None:
         """Ends the program, and what it started; once more does nothing."""
+        self._signal(signal.SIGCONT)
         for stream in (self._process.stdin, self._process.stdout):
             assert stream is not None, "it is a pipe"
             with contextlib.suppress(BrokenPipeError):
                 stream.close()
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(_END_S)
-        self._kill()  # and what it left behind
+        self._signal(signal.SIGKILL)  # and what it left behind
         self._process.wait(_END_S)
 
-    def _kill(self) -> None:
+    def _signal(self, number: signal.Signals) -> None:
+        """Tells the program and what it started."""
         with contextlib.suppress(ProcessLookupError):
-            os.killpg(self._process.pid, signal.SIGKILL)
+            os.killpg(self._process.pid, number)
 
     def _answer(self, deadline_s: float) -> dict[str, Any]:
         assert self._process.stdout is not None, "it is a pipe"
@@ -122,7 +131,7 @@ class Contestant:
             selector.register(self._process.stdout, selectors.EVENT_READ)
             is_there = bool(selector.select(deadline_s))
         if not is_there:
-            self._kill()  # it had its time, and need not be waited for once more
+            self._signal(signal.SIGKILL)  # it had its time, and need not be waited for once more
         line = self._process.stdout.readline() if is_there else ""
         if line:
             return json.loads(line)

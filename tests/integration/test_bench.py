@@ -9,10 +9,12 @@ import runpy
 import statistics
 import subprocess
 import sys
+import time
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import psutil
 import pytest
 
 from flexrlhf.core.errors import ConfigError, RunFailed
@@ -155,6 +157,23 @@ def test_a_program_that_ends_says_why(bench, document, program):
         bench("contest").contest(
             job, [[program("flexrlhf", work="raise ValueError('no such thing')")]], repeats=1
         )
+
+
+def test_a_program_rests_while_others_have_their_turn(bench, program, tmp_path):
+    spin = "threading.Thread(target=lambda: [0 for _ in iter(int, 1)], daemon=True).start()"
+    entry = program("flexrlhf", work=f"import threading; threading.active_count() > 1 or {spin}")
+    waiting = bench("contestant").Contestant(entry, tmp_path / "log")
+    try:
+        process = psutil.Process(waiting._process.pid)
+        before = process.cpu_times()
+        time.sleep(0.5)
+        after = process.cpu_times()
+        assert after.user + after.system - before.user - before.system < 0.1
+        iterations = entry.assignment["job"]["turn"]["iterations"]
+        assert waiting.turn().tokens == iterations * 4 * 8 * 32
+    finally:
+        waiting.close()
+    assert not psutil.pid_exists(process.pid)
 
 
 def test_a_program_that_hangs_is_given_up(bench, document, program):
