@@ -271,11 +271,15 @@ def saved_bytes(model: nn.Module, batch: Batch) -> float:
     return found
 
 
+@pytest.mark.parametrize("name", ["llama", "gpt2", "qwen2"])
 @pytest.mark.parametrize(
-    ("prompts", "responses"), [([40, 40, 60], (8, 16)), ([8, 12], (60, 90)), ([90], (16, 16))]
+    ("prompts", "responses"),
+    [([40, 40, 60], (8, 16)), ([8, 12], (60, 90)), ([90], (16, 16)), ([6], (64, 64))],
 )
-def test_activations_of_a_packed_pass_stay_below_what_is_planned(prompts, responses) -> None:
-    architecture = FAMILIES["llama"] | {"hidden_size": 128, "intermediate_size": 352}
+def test_activations_are_those_that_autograd_keeps(name, prompts, responses) -> None:
+    wide = {"hidden_size": 128, "intermediate_size": 352, "n_embd": 128}
+    architecture = {"vocab_size": 64}
+    architecture |= {key: wide.get(key, value) for key, value in FAMILIES[name].items()}
     model = load_policy(ModelSource(architecture=architecture, dtype="float32"))
     samples = answers(random.Random(4), prompts, 6, responses)
     sequences = [
@@ -283,13 +287,13 @@ def test_activations_of_a_packed_pass_stay_below_what_is_planned(prompts, respon
         for s in samples
     ]
     (part,) = cut(sequences, PassLimit(max_items=len(sequences)))
-    assert part.packed(reads_ends=False) is not None
     held = HeldModel(
         shape_of_architecture(architecture, "tiny"),
         weight_dtype="float32",
         compute_dtype="float32",
         recomputes=False,
     )
-    memory = MemoryConstants(1.0, 1.0, 0.0, 0.0, logit_copies=8.0)
-    planned = train_bytes(held, part, memory, is_first=False)
-    assert saved_bytes(model, collate(samples)) < planned
+    memory = MemoryConstants(1.0, 1.0, 0.0, 0.0, logit_copies=1.0)
+    read = part.packed(reads_ends=False) or part.as_it_is(reads_ends=False)
+    planned = train_bytes(held, part, memory, is_first=False, read=read)
+    assert 0.98 * planned < saved_bytes(model, collate(samples)) < 1.08 * planned

@@ -127,6 +127,12 @@ def packed_rows(
     return PackedRows(own, tuple(_parts(lengths, prompt_lengths, owners, key_block)))
 
 
+def rows_as_they_are(num_rows: int, num_columns: int) -> PackedRows:
+    """Returns what is read of rows that stay as they are, with their padding."""
+    part = AttentionPart(tuple(range(num_rows)), 0, (num_columns,) * num_rows, 1)
+    return PackedRows(num_rows * num_columns, (part,))
+
+
 def pays(num_tokens: int, num_padded: int) -> bool:
     """Says whether so much is left out that finding tokens and copying them back costs less.
 

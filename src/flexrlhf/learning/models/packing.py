@@ -19,6 +19,7 @@ from flexrlhf.core.packed_rows import (
     first_with_same,
     packed_rows,
     pays,
+    rows_as_they_are,
     whole_blocks,
 )
 from flexrlhf.learning.data.experience import Batch
@@ -164,7 +165,7 @@ def _as_they_are(tokens_BT: Tensor, is_wanted_BT: Tensor, device: torch.device) 
         torch.arange(num_columns).repeat(num_rows).to(device),
         num_columns,
         is_wanted_BT.flatten().nonzero().squeeze(1).to(device),
-        (AttentionPart(tuple(range(num_rows)), 0, (num_columns,) * num_rows, 1),),
+        rows_as_they_are(num_rows, num_columns).parts,
         None,
         None,
         None,

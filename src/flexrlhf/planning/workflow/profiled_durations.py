@@ -97,7 +97,8 @@ class ProfiledDurations:
 
     def _scoring(self, seconds: ModelSeconds, task: Task) -> tuple[float, float]:
         bins = self._scored(task)
-        held = max((score_bytes(seconds.model, part) for part in bins), default=0.0)
+        added = (score_bytes(seconds.model, b, read=seconds.read(b)) for b in bins)
+        held = max(added, default=0.0)
         repeated = self._work.generated if task.operation == "rewards" else 1.0
         return repeated * seconds.score(bins, self._work.rows_per_item), held
 
@@ -114,5 +115,12 @@ class ProfiledDurations:
         number = task.micro_batch or 0
         if number >= len(bins):  # the graph has as many as there can be
             return 0.0, 0.0
-        held = train_bytes(seconds.model, bins[number], self._costs.memory, is_first=number == 0)
-        return seconds.train(bins[number], self._work.rows_per_item), held
+        part = bins[number]
+        held = train_bytes(
+            seconds.model,
+            part,
+            self._costs.memory,
+            is_first=number == 0,
+            read=seconds.read(part),
+        )
+        return seconds.train(part, self._work.rows_per_item), held

@@ -15,7 +15,7 @@ from flexrlhf.learning.rollout.protocol import Sampling
 from flexrlhf.learning.scoring.passes import score_logprobs
 from flexrlhf.planning.costs.held_model import HeldModel
 from flexrlhf.planning.costs.hugging_face_config import shape_of_architecture
-from flexrlhf.planning.costs.profiled.batches import Bin, SequenceLength
+from flexrlhf.planning.costs.profiled.batches import Bin, Row, SequenceLength
 from flexrlhf.planning.costs.profiled.constants import ProfiledCosts, WholeCost
 from flexrlhf.planning.costs.profiled.seconds import ModelSeconds
 from flexrlhf.runtime.generation import Generator
@@ -45,7 +45,7 @@ def whole_cost(costs: ProfiledCosts, device: torch.device, meet: Work = nothing)
             meet()
             seconds = seconds_of(lambda work=work: (work(), meet()))
             taken_s[place] += seconds if cycle else 0.0
-    expected_s = _expected_s(ModelSeconds(_held(costs.dtype), costs))
+    expected_s = _expected_s(ModelSeconds(_held(costs.dtype), costs, packs=True))
     return WholeCost(
         *(taken / (_CYCLES * expected) for taken, expected in zip(taken_s, expected_s, strict=True))
     )
@@ -78,13 +78,21 @@ def _training(device: torch.device) -> Work:
 def _expected_s(model: ModelSeconds) -> Sequence[float]:
     """Returns the seconds of the three pieces by their parts."""
     answers = [SequenceLength(_PROMPT, _RESPONSE)] * _ANSWERS
-    longest = float(_PROMPT + _RESPONSE)
     passes = _ANSWERS // _MICRO_BATCH
     return (
         model.generate(answers, samples_per_prompt=1).last_s,
-        model.score([Bin(_ANSWERS, longest, _ANSWERS)]),
-        passes * model.train(Bin(_MICRO_BATCH, longest, _MICRO_BATCH)) + model.update(),
+        model.score([_bin(_ANSWERS)]),
+        passes * model.train(_bin(_MICRO_BATCH)) + model.update(),
     )
+
+
+def _bin(count: int) -> Bin:
+    """Returns a pass over so many of the samples, each of which has one token that counts."""
+    rows = tuple(
+        Row(len(sample.tokens), sample.num_prompt_tokens)
+        for sample in subjects.samples(count, _PROMPT + _RESPONSE)
+    )
+    return Bin(count, float(_PROMPT + _RESPONSE), count, rows)
 
 
 def _held(dtype: str) -> HeldModel:

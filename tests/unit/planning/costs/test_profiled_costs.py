@@ -151,6 +151,7 @@ def test_whole_pieces_take_longer_than_their_parts_and_waits_for_others_do_not()
 def test_bytes_of_a_first_and_of_a_later_training_pass():
     part = Bin(items=2, longest=3.0, responses=4.0)
     saved = 6 * 2 * (6 * 4 + 2 * 2 * 2 + 2 * 2 + 4 * 8) * 4  # tokens, layers, numbers, bytes
+    saved += 6 * 3 * 4 * 4 + 4 * 4 * 4  # the last norm, and what the head reads of it
     logits = 4 * 10 * 4 * 6.0
     memory = COSTS.memory
     first = train_bytes(ACTOR, part, memory, is_first=True)

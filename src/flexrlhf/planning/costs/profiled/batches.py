@@ -12,6 +12,8 @@ from flexrlhf.core.packed_rows import (
     first_with_same,
     packed_rows,
     pays,
+    rows_as_they_are,
+    whole_blocks,
 )
 from flexrlhf.planning.costs.lengths import Lengths
 
@@ -89,7 +91,7 @@ class Bin:
         """
         if not self.rows:
             return None
-        lengths = [row.tokens - (not reads_ends) for row in self.rows]
+        lengths = self._lengths(reads_ends=reads_ends)
         prompts = [
             min(row.prompt_tokens, length) for row, length in zip(self.rows, lengths, strict=True)
         ]
@@ -97,6 +99,20 @@ class Bin:
         found = packed_rows(lengths, prompts, owners, key_block=CPU_KEY_BLOCK)
         longest = max(row.tokens for row in self.rows)
         return found if pays(found.num_tokens, len(self.rows) * longest) else None
+
+    def as_it_is(self, *, reads_ends: bool) -> PackedRows | None:
+        """Returns what our own layers read of it with its padding; None where rows are unknown.
+
+        Args:
+            reads_ends: as in `packed`.
+        """
+        if not self.rows:
+            return None
+        columns = whole_blocks(max(self._lengths(reads_ends=reads_ends)), CPU_KEY_BLOCK)
+        return rows_as_they_are(len(self.rows), columns)
+
+    def _lengths(self, *, reads_ends: bool) -> list[int]:
+        return [row.tokens - (not reads_ends) for row in self.rows]
 
 
 def cut(sequences: Sequence[SequenceLength], limit: PassLimit) -> list[Bin]:

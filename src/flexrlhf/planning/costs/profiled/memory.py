@@ -1,8 +1,9 @@
 """Bytes of one process while it generates, scores and trains, beside what its models hold.
 
-Activations are counted as PyTorch's autograd saves them in a Llama of `transformers`: of each norm
-its input, what it makes of it and what the weights make of that; queries, keys, values, and what
-attention gives; of the gated MLP gate, activation, up and product.
+Activations are counted as PyTorch's autograd saves them in a Llama: of each norm what it makes of
+its input and what the weights make of that, in layers of `transformers` the input too; queries,
+keys, values, and what attention gives; of the gated MLP gate, activation, up and product. Packed
+tokens are copied to where attention is computed, and what it gives is copied back.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
+from flexrlhf.core.packed_rows import PackedRows
 from flexrlhf.planning.costs.calibration import Calibration
 from flexrlhf.planning.costs.held_model import DTYPE_BYTES, HeldModel
 from flexrlhf.planning.costs.profiled.batches import Bin
@@ -25,22 +27,42 @@ _DRAWN_LOGIT_BYTES: Final = 28
 _LOGIT_BYTES: Final = 4
 _CACHE_GROWTH: Final = 128
 """Tokens for which a cache has room behind the prompts, before it grows."""
+_OF_PLAIN_MLP: Final = 5
+"""Tensors as wide as the inside of an MLP without gate that it keeps: its activation, GPT-2's by
+tanh, is a chain of operations in `transformers`."""
 _MOST_HELD_BY_LAYER: Final = 3
 """Tensors as wide as the MLP's inside that a forward pass without gradients holds at once."""
 
 
-def train_bytes(model: HeldModel, part: Bin, memory: MemoryConstants, *, is_first: bool) -> float:
+def train_bytes(
+    model: HeldModel,
+    part: Bin,
+    memory: MemoryConstants,
+    *,
+    is_first: bool,
+    read: PackedRows | None = None,
+) -> float:
     """Returns the most that a forward and backward pass adds, gradients included.
 
     The pass that makes a gradient holds it only where activations were before; a later one of the
     same step holds it from its beginning.
+
+    Args:
+        model: that is trained.
+        part: what the pass is over.
+        memory: of the process.
+        is_first: whether it is the step's first pass.
+        read: what layers of our own read; None: the model runs its own, with all padding.
     """
     shape, width = model.shape, DTYPE_BYTES[model.compute_dtype]
     layers = 1 if model.recomputes else shape.layers
-    saved = part.tokens * layers * _saved_values(shape) * width
+    tokens = part.tokens if read is None else read.num_tokens
+    values = layers * (tokens * _saved_values(shape) + _attention_values(shape, tokens, read))
+    values += tokens * _norm_values(shape)  # of the norm behind the last layer
+    values += part.responses * shape.hidden  # what the head reads of it
     if model.recomputes:
-        saved += part.tokens * shape.layers * shape.hidden * width
-    activations = saved * (1 + memory.overhead)
+        values += tokens * shape.layers * shape.hidden
+    activations = values * width * (1 + memory.overhead)
     if model.has_vocabulary_head:
         alive = min(part.responses, CHUNK_TOKENS)
         activations += alive * shape.vocab * _LOGIT_BYTES * memory.logit_copies
@@ -51,11 +73,11 @@ def train_bytes(model: HeldModel, part: Bin, memory: MemoryConstants, *, is_firs
     return max(begun, model.gradient_bytes + activations / max(layers, 1))
 
 
-def score_bytes(model: HeldModel, part: Bin) -> float:
-    """Returns the most that a pass without gradients adds."""
+def score_bytes(model: HeldModel, part: Bin, *, read: PackedRows | None = None) -> float:
+    """Returns the most that a pass without gradients adds; see `train_bytes`."""
     shape, width = model.shape, DTYPE_BYTES[model.compute_dtype]
     inside = _MOST_HELD_BY_LAYER * max(shape.ffn, shape.hidden) + 2 * shape.hidden
-    added = part.tokens * inside * width
+    added = (part.tokens if read is None else read.num_tokens) * inside * width
     if model.has_vocabulary_head:
         alive = min(part.responses, CHUNK_TOKENS)
         added += alive * shape.vocab * _LOGIT_BYTES * _SCORED_LOGITS
@@ -88,8 +110,21 @@ def in_processes(calibration: Calibration, memory: MemoryConstants) -> Calibrati
 
 
 def _saved_values(shape: ModelShape) -> float:
-    """Numbers per token that one layer keeps for its backward pass."""
-    attention = 2 * shape.heads * shape.head_dim + 2 * shape.kv_heads * shape.head_dim
+    """Numbers per token that one layer keeps for its backward pass, beside those of attention."""
     active = shape.experts_per_token + shape.shared_experts
     inside = shape.expert_ffn * active if shape.experts else shape.ffn
-    return 6 * shape.hidden + attention + (4 if shape.gated_mlp else 2) * inside
+    return 2 * _norm_values(shape) + (4 if shape.gated_mlp else _OF_PLAIN_MLP) * inside
+
+
+def _norm_values(shape: ModelShape) -> float:
+    """Numbers per token that a norm keeps."""
+    return (2 if shape.packs else 3) * shape.hidden
+
+
+def _attention_values(shape: ModelShape, tokens: float, read: PackedRows | None) -> float:
+    """Numbers that one layer keeps of attention: queries, keys, values and what comes out."""
+    heads, kv_heads = shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
+    if read is None:
+        return 2 * tokens * (heads + kv_heads)
+    kept = 2 * (read.num_query_slots * heads + read.num_key_slots * kv_heads)
+    return kept + (tokens * heads if read.num_query_slots > tokens else 0)

@@ -116,19 +116,22 @@ class ModelSeconds:
         seconds += flops / self._speed(tokens)
         return seconds + self._head_s(part.responses, costs.logits.score_s, 1)
 
-    def _packed(self, part: Bin) -> PackedRows | None:
-        """Returns what a pass reads of `part`, None where it reads all of it with its padding."""
-        return part.packed(reads_ends=self.reads_ends) if self.packs else None
+    def read(self, part: Bin) -> PackedRows | None:
+        """Returns what layers of our own read of `part`; None where the model runs its own."""
+        if not self.packs:
+            return None
+        packed = part.packed(reads_ends=self.reads_ends)
+        return packed or part.as_it_is(reads_ends=self.reads_ends)
 
     def _read(self, part: Bin, rows_per_item: int) -> tuple[float, float]:
         """Tokens that a pass reads, and its operations through the layers.
 
         A mask hides positions, but spares no work.
         """
-        packed = self._packed(part)
+        read = self.read(part)
         tokens, context = part.tokens, part.longest / rows_per_item
-        if packed is not None:
-            tokens, context = packed.num_tokens, packed.pairs / max(1, packed.num_tokens)
+        if read is not None:
+            tokens, context = read.num_tokens, read.pairs / max(1, read.num_tokens)
         return tokens, self.model.shape.forward_flops(tokens, context, with_head=False)
 
     def _speed(self, rows: float) -> float:
