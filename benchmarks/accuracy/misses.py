@@ -84,12 +84,16 @@ _MEMORY_WHY: Final = {
     "flex-batch-004": "50 samples leave 0.5 GB each, while 13B keeps 2.2 GB a sample without"
     " recomputation and 0.3 GB with it: the paper states neither, nor whether 50 is one device's.",
 }
+_DRIFT: Final = (
+    "launches of a layer, of which an iteration this short mostly consists, differ by a factor of"
+    " 1.6 to 2.2 between profiles of the same machine minutes apart"
+)
 _OWN_WHY: Final = {
-    "demo, sft": "an iteration of 0.07 s is mostly the host's launches, whose constants differ by a"
-    " factor of 1.6 between two profiles of the same machine minutes apart.",
-    "demo, ppo": "generation comes out 44 % short: launches differ between profiles by a factor of"
-    " 1.6, and a step in which answers end also closes gaps in the cache (0.2 to 0.9 ms in a"
-    " separate measurement, beside steps of 2 to 4 ms), which the profile does not measure.",
+    "demo, sft": f"{_DRIFT}.",
+    "demo, rm": f"{_DRIFT}.",
+    "demo, ppo": f"{_DRIFT}; three runs of the command within an hour, of which this is the last"
+    " and the first was of commit 0328ca8, gave +1.8, +6.3 and -15.9 %, and +17.6, +33.3 and +9.0 %"
+    " for sft.",
 }
 _OWN_LINE: Final = re.compile(r"- (?P<run>.+), iteration: (?P<error>\S+ %), goal .*: missed\.")
 
