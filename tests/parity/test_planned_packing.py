@@ -296,4 +296,4 @@ def test_activations_are_those_that_autograd_keeps(name, prompts, responses) -> 
     memory = MemoryConstants(1.0, 1.0, 0.0, 0.0, logit_copies=1.0)
     read = part.packed(reads_ends=False) or part.as_it_is(reads_ends=False)
     planned = train_bytes(held, part, memory, is_first=False, read=read)
-    assert 0.98 * planned < saved_bytes(model, collate(samples)) < 1.08 * planned
+    assert 0.95 * planned < saved_bytes(model, collate(samples)) < planned

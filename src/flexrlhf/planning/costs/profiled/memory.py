@@ -127,4 +127,9 @@ def _attention_values(shape: ModelShape, tokens: float, read: PackedRows | None)
     if read is None:
         return 2 * tokens * (heads + kv_heads)
     kept = 2 * (read.num_query_slots * heads + read.num_key_slots * kv_heads)
-    return kept + (tokens * heads if read.num_query_slots > tokens else 0)
+    has_gaps, has_copies = read.num_query_slots > tokens, read.num_key_slots > tokens
+    if has_gaps or len(read.parts) > 1:
+        kept += tokens * heads
+    if shape.family == "gpt2" and has_copies and not has_gaps:
+        kept += 2 * tokens * kv_heads  # queries are a part of one product with keys and values
+    return kept
