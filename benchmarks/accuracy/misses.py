@@ -92,7 +92,7 @@ _DRIFT: Final = (
     " PPO, +12.6, -2.4 and +9.8 % for SmolLM2, and of PPO's memory +3.6, +10.2 and +1.3 %: a goal"
     " that one run meets another misses. What else there is to it was not found out."
 )
-_OWN_WHY: Final = dict.fromkeys(("demo, sft", "demo, rm", "demo, ppo"), _DRIFT)
+_OWN_WHY: Final[Mapping[str, str]] = dict.fromkeys(("demo, sft", "demo, rm", "demo, ppo"), _DRIFT)
 _OWN_LINE: Final = re.compile(r"- (?P<run>.+), iteration: (?P<error>\S+ %), goal .*: missed\.")
 
 
