@@ -93,7 +93,9 @@ _DRIFT: Final = (
     " that one run meets another misses. What else there is to it was not found out."
 )
 _OWN_WHY: Final[Mapping[str, str]] = dict.fromkeys(("demo, sft", "demo, rm", "demo, ppo"), _DRIFT)
-_OWN_LINE: Final = re.compile(r"- (?P<run>.+), iteration: (?P<error>\S+ %), goal .*: missed\.")
+_OWN_LINE: Final = re.compile(
+    r"- (?P<run>.+), iteration: (?P<error>\S+ %)( \(.*\))?, goal .*: missed\."
+)
 
 
 def missed(judged: Sequence[Judged]) -> list[str]:

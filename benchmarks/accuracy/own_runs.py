@@ -2,7 +2,8 @@
 
     python benchmarks/accuracy/own_runs.py [--wheels FOLDER] [--page docs/results/own-runs.md]
 
-Constants come from `flexrlhf profile` alone: no run of an example has a part in them. Two
+Constants come from `flexrlhf profile` alone: no run of an example has a part in them. Machines
+drift, so profiles and runs alternate for some rounds, and errors are medians over the rounds. Two
 predictions are shown: the one that the run wrote into its plan.json before its first iteration,
 with the lengths that the config expects; and one with the lengths that the answers then had and the
 mean of the profiles before and after the run, which shows what the costs themselves miss.
@@ -18,17 +19,19 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
 import yaml
+from own_runs_page import own_runs_page
 
 from flexrlhf.config.loading import load_saved_config
 from flexrlhf.config.schema import RunConfig
 from flexrlhf.planning.costs.lengths import Lengths
 from flexrlhf.planning.costs.profiled.batches import likely_sequences
+from flexrlhf.planning.costs.profiled.constants import ProfiledCosts
 from flexrlhf.planning.costs.profiled.profile import Profile, load_profile, profile_from
 from flexrlhf.planning.placement.plan import Plan
 from flexrlhf.planning.search.from_config import request_from
@@ -44,7 +47,7 @@ _COMMAND: Final = "make own-runs"
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One number of one run."""
+    """One number of one run in one round."""
 
     run: str
     what: str
@@ -54,25 +57,24 @@ class Row:
     known: float | None
     """Predicted with the lengths that the answers had."""
 
-    @property
-    def unit(self) -> str:
-        """Of all three."""
-        return "GiB" if self.what == "peak memory" else "s"
-
 
 def main() -> None:
     """Profiles before, between and after the runs, compares, writes the page."""
     options = _options()
     folder = Path(tempfile.mkdtemp(prefix="own-runs-"))
     began = time.monotonic()
+    runs = _RUNS[: 1 if options.wheels is None else None] * options.rounds
     profiles = [_profile(folder, 0)]
     rows: list[Row] = []
-    for number, run in enumerate(_RUNS[: 1 if options.wheels is None else None], start=1):
-        stages = run(folder, _file(folder, number - 1), options)
+    for number, run in enumerate(runs, start=1):
+        stages = run(_made(folder / str(number)), _file(folder, number - 1), options)
         profiles.append(_profile(folder, number))
         around = _midway(profiles[-2], profiles[-1])
         rows += [row for name, stage in stages for row in _rows(name, stage, around)]
-    page = _page(rows, profiles, time.monotonic() - began)
+    document = _document(rows, profiles, options, time.monotonic() - began)
+    text = json.dumps(document, indent=1) + "\n"
+    options.page.with_suffix(".json").write_text(text, encoding="utf-8")
+    page = own_runs_page(document)
     options.page.write_text(page, encoding="utf-8")
     if options.keep is not None:
         shutil.copytree(folder, options.keep, dirs_exist_ok=True)
@@ -80,12 +82,17 @@ def main() -> None:
     sys.stdout.write(page)
 
 
+def _made(folder: Path) -> Path:
+    folder.mkdir()
+    return folder
+
+
 def _file(folder: Path, number: int) -> Path:
     return folder / f"profile-{number}.yaml"
 
 
 def _profile(folder: Path, number: int) -> Profile:
-    _flexrlhf("profile", "--out", _file(folder, number))
+    _flexrlhf("profile", "--no-workers", "--out", _file(folder, number))
     return load_profile(_file(folder, number))
 
 
@@ -116,6 +123,7 @@ def _options() -> argparse.Namespace:
     )
     parser.add_argument("--page", type=Path, default=ROOT / "docs/results/own-runs.md")
     parser.add_argument("--keep", type=Path, help="where profile and runs stay")
+    parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--demo-iterations", type=int, default=12)
     parser.add_argument("--smollm2-iterations", type=int, default=3)
     return parser.parse_args()
@@ -241,79 +249,33 @@ def _median(rows: Sequence[Mapping[str, Any]], key: str) -> float:
     return statistics.median(row[key] for row in rows)
 
 
-def _page(rows: Sequence[Row], profiles: Sequence[Profile], seconds: float) -> str:
-    profile = profiles[0]
-    made = profile.made
-    lines = [
-        "# Our own runs, predicted and measured",
-        "",
-        f"Written by `{_COMMAND}` in {seconds / 60:.0f} minutes on {made['at']}: {profile.device}, "
-        f"{made['cores']} cores, {profile.threads} threads, torch {made.get('torch', 'unknown')}, "
-        f"commit {_commit()}.",
-        "`flexrlhf profile` measured the constants; no run of an example has a part in them.",
-        "",
-        "Measured is the median of the iterations after the first, by `metrics.jsonl`;"
-        " memory is the peak of the whole process. *Before* is what the run wrote into `plan.json`"
-        " before its first iteration, with the answers' lengths that the config expects. *Known"
-        " lengths* takes the lengths that the answers then had, and the mean of the profiles"
-        " before and after the run. An error above 0 means"
-        " that the prediction is too large. Both predictions are simulated.",
-        "",
-        "| run | what | measured | before | error | known lengths | error |",
-        "|---|---|---|---|---|---|---|",
-    ]
-    for row in rows:
-        cells = [row.run, row.what, f"{row.measured:.3g} {row.unit}"]
-        for value in (row.before, row.known):
-            cells += (
-                ["–", "–"]
-                if value is None
-                else [
-                    f"{value:.3g} {row.unit}",
-                    f"{100 * (value / row.measured - 1):+.0f} %",
-                ]
-            )
-        lines.append(f"| {' | '.join(cells)} |")
-    lines += ["", *_goal_lines(rows), "", *_drift_lines(profiles)]
-    return "\n".join(lines) + "\n"
-
-
-def _goal_lines(rows: Sequence[Row]) -> list[str]:
-    """Says which goals are met: 15 % of the iteration, memory within 10 % and 5 % below."""
-    lines = ["## Goals", ""]
-    for row in rows:
-        value = row.known if row.known is not None else row.before
-        if value is None or row.what not in ("iteration", "peak memory"):
-            continue
-        error = 100 * (value / row.measured - 1)
-        is_met = abs(error) <= 15 if row.what == "iteration" else -5 <= error <= 10
-        goal = "within 15 %" if row.what == "iteration" else "from -5 % to +10 %"
-        verdict = "met" if is_met else "missed"
-        lines.append(f"- {row.run}, {row.what}: {error:+.1f} %, goal {goal}: {verdict}.")
-    return lines
-
-
-def _drift_lines(profiles: Sequence[Profile]) -> list[str]:
-    """Says how far the profiles before, between and after the runs differ."""
-    costs = [profile.costs for profile in profiles]
-    rows = {
-        "layers 512 wide in training, GFLOP/s": [c.train_speed(512) / 1e9 for c in costs],
-        "layers 128 wide in training, GFLOP/s": [c.train_speed(128) / 1e9 for c in costs],
-        "64 rows, GFLOP/s": [c.row_speed(64, 1024) / 1e9 for c in costs],
-        "launches of a decode layer, ms": [c.decode.layer_s * 1e3 for c in costs],
-        "launches of a training layer, ms": [c.train.layer_s * 1e3 for c in costs],
+def _document(
+    rows: Sequence[Row], profiles: Sequence[Profile], options: argparse.Namespace, seconds: float
+) -> dict[str, Any]:
+    """Returns everything that was measured and predicted, round by round."""
+    first = profiles[0]
+    return {
+        "command": _COMMAND,
+        "rounds": options.rounds,
+        "minutes": round(seconds / 60),
+        "at": first.made["at"],
+        "machine": f"{first.device}, {first.made['cores']} cores",
+        "threads": first.threads,
+        "torch": first.made.get("torch", "unknown"),
+        "commit": _commit(),
+        "constants": {name: [read(p.costs) for p in profiles] for name, read in _CONSTANTS.items()},
+        "rows": [asdict(row) for row in rows],
     }
-    columns = ["before", "between", "after"] if len(profiles) == 3 else ["before", "after"]
-    lines = [f"| {name} | {' | '.join(f'{v:.3g}' for v in vs)} |" for name, vs in rows.items()]
-    return [
-        "## How steady the machine is",
-        "",
-        "No prediction can be better than the difference between two profiles of the same machine.",
-        "",
-        f"| constant | {' | '.join(columns)} |",
-        f"|---|{'---|' * len(columns)}",
-        *lines,
-    ]
+
+
+_CONSTANTS: Final[Mapping[str, Callable[[ProfiledCosts], float]]] = {
+    "layers 512 wide in training, GFLOP/s": lambda costs: costs.train_speed(512) / 1e9,
+    "layers 128 wide in training, GFLOP/s": lambda costs: costs.train_speed(128) / 1e9,
+    "64 rows, GFLOP/s": lambda costs: costs.row_speed(64, 1024) / 1e9,
+    "launches of a decode layer, ms": lambda costs: costs.decode.layer_s * 1e3,
+    "launches of a training layer, ms": lambda costs: costs.train.layer_s * 1e3,
+}
+"""What shows best whether the machine is steady."""
 
 
 if __name__ == "__main__":

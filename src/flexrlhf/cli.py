@@ -129,14 +129,23 @@ def profile(
             help="Measure the machines of this Ray cluster too, and what joins them.",
         ),
     ] = None,
+    *,
+    workers: Annotated[
+        bool,
+        typer.Option(
+            "--workers/--no-workers",
+            help="Measure what several processes cost on its CPU; runs in one process need none"
+            " of it.",
+        ),
+    ] = True,
 ) -> None:
-    """Measure this machine in about a minute, so that plans reckon with it."""
+    """Measure this machine in a few minutes, so that plans reckon with it."""
     from flexrlhf import app
 
     def say(words: str) -> None:
         typer.echo(f"measuring {words}", err=True)
 
-    typer.echo(app.profile(out, say, ray=ray))
+    typer.echo(app.profile(out, say, ray=ray, with_workers=workers))
 
 
 @cli.command()

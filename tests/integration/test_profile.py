@@ -28,14 +28,6 @@ def in_a_hurry(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(held_memory, "_LAYERS", 2)
 
 
-@pytest.fixture
-def without_ray(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Leaves several processes unmeasured, as where Ray is not installed: they take minutes."""
-    from flexrlhf.runtime.profiling import measure
-
-    monkeypatch.setattr(measure, "find_spec", lambda name: None)
-
-
 @pytest.mark.full
 @pytest.mark.usefixtures("in_a_hurry")
 def test_several_processes_are_measured_where_ray_is(command, tmp_path: Path):
@@ -47,15 +39,17 @@ def test_several_processes_are_measured_where_ray_is(command, tmp_path: Path):
     assert workers.slowdown(4) >= workers.slowdown(1)
 
 
-@pytest.mark.usefixtures("in_a_hurry", "without_ray")
+@pytest.mark.usefixtures("in_a_hurry")
 def test_a_profile_is_what_plans_and_runs_take(command, config_file, document, tmp_path: Path):
     file = tmp_path / "profile.yaml"
-    status, out, err = command("profile", "--out", file)
+    status, out, err = command("profile", "--no-workers", "--out", file)
     assert status == 0
     assert "measured in" in out
     assert "measuring memory" in err
+    assert "measuring workers" not in err
     profile = load_profile(file)
     assert profile.threads == 1
+    assert profile.workers is None
     assert profile.costs.memory.process_bytes > 1e8
     config = config_file(document("ppo") | {"cluster": {"profile": str(file)}})
     status, out, _ = command("plan", config, "--json")

@@ -27,7 +27,11 @@ def predict(cases: Path | str, out: Path | str) -> str:
 
 
 def profile(
-    out: Path | str, say: Callable[[str], None] = lambda _: None, *, ray: str | None = None
+    out: Path | str,
+    say: Callable[[str], None] = lambda _: None,
+    *,
+    ray: str | None = None,
+    with_workers: bool = True,
 ) -> str:
     """Measures this machine into a file that `cluster: {profile: FILE}` names.
 
@@ -35,6 +39,7 @@ def profile(
         out: the file; one that is there is replaced.
         say: hears what is measured next.
         ray: address of a Ray cluster whose machines are measured too.
+        with_workers: several processes are measured too; runs in one need none of it.
 
     Returns:
         One line about it.
@@ -59,7 +64,7 @@ def profile(
     from flexrlhf.runtime.profiling.measure import measure  # torch reads the threads only once
 
     facts = environment.describe_environment(shlex.join(sys.argv))
-    measured = measure(facts, threads, say, ray=ray)
+    measured = measure(facts, threads, say, ray=ray, with_workers=with_workers)
     try:
         write_atomically(file, write_yaml(measured.to_document()))
     except OSError as error:

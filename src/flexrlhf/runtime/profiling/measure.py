@@ -34,6 +34,7 @@ def measure(
     say: Callable[[str], None],
     *,
     ray: str | None = None,
+    with_workers: bool = True,
 ) -> Profile:
     """Returns the profile of the device on which `train` would run here.
 
@@ -45,6 +46,7 @@ def measure(
         threads: that compute.
         say: hears what is measured next.
         ray: address of a Ray cluster whose machines are measured too.
+        with_workers: several processes are measured too, where they would share the CPU.
 
     Raises:
         ConfigError: there is no such cluster.
@@ -55,7 +57,7 @@ def measure(
     share_one_heap()
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     costs = _costs(device, threads, say)
-    workers = _workers(device, costs, say)
+    workers = _workers(device, costs, say) if with_workers else None
     packages = environment.get("packages", {})
     made = {
         "at": f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC",

@@ -94,7 +94,8 @@ class Profile:
             raise ConfigError(
                 f"cluster.workers = {workers}, but the profile says nothing of several processes.",
                 "`flexrlhf profile` measures them where Ray is installed and the CPU computes.",
-                "Install flexrlhf[ray] and measure anew: flexrlhf profile --out profile.yaml",
+                "Install flexrlhf[ray] and measure anew, without --no-workers:"
+                " flexrlhf profile --out profile.yaml",
             )
         return profiled_cluster(self.workers, self.memory_bytes, workers, nodes)
 
