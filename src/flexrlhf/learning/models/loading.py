@@ -15,6 +15,7 @@ from flexrlhf.learning.models.exact_norms import make_norms_exact
 from flexrlhf.learning.models.folders import local_folder
 from flexrlhf.learning.models.foreign_errors import complaining
 from flexrlhf.learning.models.heads import VALUE_HEAD_FILE, SharedActorCritic, refresh_head
+from flexrlhf.learning.models.mapped_files import MappedFiles
 from flexrlhf.learning.models.output_head import check_output_head
 from flexrlhf.learning.models.score_head import SCORE_WEIGHT, score_head
 from flexrlhf.learning.models.seeding import seeded_weights
@@ -174,8 +175,12 @@ def _own_parameters(model: PreTrainedModel, dtype: torch.dtype) -> None:
     """Copies every parameter, as `dtype`, into memory of its own.
 
     Weights that lie in the mapped file are aligned by chance, which changes the last bit of sums,
-    and the file may be replaced meanwhile. Buffers stay as they are: rotary frequencies would lose
-    digits in bfloat16.
+    and the file may be replaced meanwhile. Each leaves the file's memory once it is copied, so that
+    the model is never here twice. Buffers stay as they are: rotary frequencies would lose digits in
+    bfloat16.
     """
+    files = MappedFiles()
     for parameter in model.parameters():
-        parameter.data = parameter.data.to(dtype, copy=True)
+        read = parameter.data
+        parameter.data = read.to(dtype, copy=True)
+        files.give_back(read)
