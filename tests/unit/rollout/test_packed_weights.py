@@ -72,6 +72,39 @@ def test_packed_weights_give_the_same_answers(family: str, options: dict[str, ob
 
 
 @needs_packing
+@pytest.mark.parametrize("capability", ["AVX2", "AVX512"])
+@pytest.mark.parametrize(
+    ("family", "options"),
+    [("Llama", {"attention_bias": True, "mlp_bias": True}), ("Qwen2", {}), ("Qwen3", {})],
+)
+def test_one_answer_has_the_weights_of_its_beginning(
+    monkeypatch: pytest.MonkeyPatch, capability: str, family: str, options: dict[str, object]
+) -> None:
+    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: capability)
+    model, one = model_of(family, **options), REQUESTS[2:]
+    packed, plain = (NativeEngine(model, packs_weights=packs) for packs in (True, False))
+    for _ in range(2):
+        check_same(packed.generate(one, SAMPLING), plain.generate(one, SAMPLING))
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.mul_(1.25)
+
+
+@needs_packing
+@pytest.mark.parametrize("rows", [1, 8])
+def test_fused_weights_are_copies(monkeypatch: pytest.MonkeyPatch, rows: int) -> None:
+    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "AVX512")
+    model, inputs = model_of("Llama"), torch.ones(rows, 128)
+    with torch.inference_mode():
+        first, second = PackedRotaryFamily(model, rows=rows)._layers
+        products = (first.attention_in, first.mlp_in, second.attention_in, second.mlp_in)
+        before = [product(inputs).clone() for product in products]
+        for parameter in model.parameters():
+            parameter.zero_()
+        assert all(map(torch.equal, before, [product(inputs) for product in products]))
+
+
+@needs_packing
 @pytest.mark.parametrize("rows", [1, 2, 3, 32])
 @pytest.mark.parametrize("shape", [(1100, 720), (48, 40)])  # one of them is large enough for oneDNN
 @pytest.mark.parametrize("with_bias", [False, True])

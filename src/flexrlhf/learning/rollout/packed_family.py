@@ -20,7 +20,7 @@ from torch.nn.functional import embedding, silu
 from flexrlhf.learning.models.families import Attend, AttentionCall, CacheShape
 from flexrlhf.learning.models.output_head import output_head
 from flexrlhf.learning.rollout.int8_linear import Int8Linear
-from flexrlhf.learning.rollout.packed_linear import PackedLinear, can_pack
+from flexrlhf.learning.rollout.packed_linear import PackedLinear, can_pack, is_read_as_it_lies
 
 _PROJECTIONS = {
     "self_attn": ("q_proj", "k_proj", "v_proj", "o_proj"),
@@ -98,10 +98,12 @@ class PackedRotaryFamily:
             config.num_hidden_layers, config.num_key_value_heads, self._head_width
         )
         self._place: _StepPlace | None = None
-        # Layers are put together in one place that stays in the processor's cache.
-        self._workbench = torch.empty(_largest_product(self._trunk.layers[0]))
+        self._workbench: Tensor | None = None
+        """Where weights are put together that get another layout; in the processor's cache."""
+        if rounds or not is_read_as_it_lies(rows):
+            self._workbench = torch.empty(_largest_product(self._trunk.layers[0]))
         self._layers = [self._packed(layer) for layer in self._trunk.layers]
-        del self._workbench
+        self._workbench = None
         head = output_head(causal_lm)
         self._head = self._linear(head.weight, head.bias, is_kept=True)
         assert head.multiplier == 1, "these families' logits are not scaled"
@@ -176,7 +178,7 @@ class PackedRotaryFamily:
         weights: list[Tensor] = []
         biases: list[Tensor | None] = []
         for projection in (attention.q_proj, attention.k_proj):
-            weights.append(_side_by_side(projection.weight, self._head_width))
+            weights.append(_pairs_beside(projection.weight, self._head_width))
             bias = projection.bias
             biases.append(None if bias is None else _side_by_side(bias, self._head_width))
         weights.append(attention.v_proj.weight)
@@ -196,17 +198,31 @@ class PackedRotaryFamily:
     def _behind_norm(
         self, norm: Any, weights: list[Tensor], biases: list[Tensor | None]
     ) -> PackedLinear | Int8Linear:
-        """Returns products of one input, with what `_normed` leaves of its norm multiplied in."""
-        shape = (sum(map(len, weights)), weights[0].shape[1])
-        whole = self._workbench[: shape[0] * shape[1]].view(shape)
-        torch.cat(weights, out=whole)
+        """Returns products of one input, with what `_normed` leaves of its norm multiplied in.
+
+        Args:
+            norm: of the input.
+            weights: [..., inputs]; the dimensions before the last are those of outputs.
+            biases: [outputs], or None for every weight.
+        """
+        width = weights[0].shape[-1]
+        counts = [weight.numel() // width for weight in weights]
+        shape = (sum(counts), width)
+        bench = self._workbench
+        whole = torch.empty(shape) if bench is None else bench[: sum(counts) * width].view(shape)
         scale_D = _norm_scale(norm)
+        for weight, part in zip(weights, whole.split(counts), strict=True):
+            place = part.view(weight.shape)
+            if self._rounds:
+                place.copy_(weight)
+            else:
+                torch.mul(weight, scale_D, out=place)
         given = [bias for bias in biases if bias is not None]
         assert len(given) in (0, len(biases)), "projections of one input have all biases, or none"
         bias = torch.cat(given) if given else None
         if self._rounds:
             return Int8Linear(whole, bias, factor=scale_D)
-        return self._linear(whole.mul_(scale_D), bias)
+        return self._linear(whole, bias, is_kept=bench is None)
 
     def _head_norm(self, attention: Any) -> Tensor | None:
         if not hasattr(attention, "q_norm"):
@@ -264,5 +280,9 @@ def _largest_product(layer: Any) -> int:
 
 def _side_by_side(rows: Tensor, head_width: int) -> Tensor:
     """Moves row i + K/2 of each head behind row i. Scores do not depend on the order in a head."""
-    halves = rows.unflatten(0, (-1, 2, head_width // 2))
-    return halves.transpose(1, 2).flatten(0, 2)
+    return _pairs_beside(rows, head_width).flatten(0, 2)
+
+
+def _pairs_beside(rows: Tensor, head_width: int) -> Tensor:
+    """Views rows, [heads * K, ...], as [heads, K/2, 2, ...]: row i + K/2 of a head beside row i."""
+    return rows.unflatten(0, (-1, 2, head_width // 2)).transpose(1, 2)

@@ -49,11 +49,10 @@ class PackedLinear:
     ) -> None:
         self._weight_IO: Tensor | None = None
         """W^T, unless oneDNN has it."""
-        rule = _RULES.get(torch.backends.cpu.get_cpu_capability(), _OTHER_RULE)
-        if rows <= rule.few_rows:
+        if is_read_as_it_lies(rows):
             own = weight.contiguous() if is_kept else weight.clone()
             self._weight_IO = own.t()
-        elif weight.numel() < rule.least_elements:
+        elif weight.numel() < _rule().least_elements:
             self._weight_IO = weight.t().clone(memory_format=torch.contiguous_format)
         else:
             self._packed = _reordered(weight)
@@ -88,6 +87,11 @@ class PackedLinear:
         return total + self(inputs)
 
 
+def is_read_as_it_lies(rows: int) -> bool:
+    """Says whether weights of so many rows of inputs are best read as they lie."""
+    return rows <= _rule().few_rows
+
+
 @cache
 def can_pack() -> bool:
     """Says whether this build of PyTorch has the operations, and they give what they should."""
@@ -101,6 +105,10 @@ def can_pack() -> bool:
     except (AttributeError, RuntimeError, TypeError):
         return False
     return torch.equal(plain, inputs) and torch.equal(added, 2 * inputs)
+
+
+def _rule() -> _Rule:
+    return _RULES.get(torch.backends.cpu.get_cpu_capability(), _OTHER_RULE)
 
 
 def _reordered(weight: Tensor) -> Tensor:
