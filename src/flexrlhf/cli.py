@@ -54,7 +54,7 @@ def _complain(error: FlexError, status: int) -> int:
 
 
 def _overrides(assignments: list[str] | None, strategy: str | None) -> list[str]:
-    chosen = [f"placement.strategy={strategy}"] if strategy else []
+    chosen = [] if strategy is None else [f"placement.strategy={strategy}"]
     return [*(assignments or []), *chosen]
 
 

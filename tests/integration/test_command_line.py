@@ -107,6 +107,9 @@ def test_plan_prints_one_json_document_and_nothing_else(config_file, staged):
     assert planned.stderr == ""
     assert document.keys() >= {"request", "plans"}
     assert [plan["strategy"] for plan in document["plans"]] == ["colocated"] * 3
+    assert [held["plans"] for held in document["stages"].values()] == [
+        [plan] for plan in document["plans"]
+    ]
     assert all(plan["placement"]["actor"]["devices"] == [0] for plan in document["plans"][::2])
     stages = document["request"]["stages"]
     assert [stage["algorithm"]["name"] for stage in stages] == ["sft", "reward_model", "ppo"]
@@ -118,8 +121,15 @@ def test_another_strategy_is_refused_with_its_reason(command, config_file, docum
     status, out, err = command(name, path, "--strategy", "disaggregated")
     assert (status, out) == (2, "")
     assert "placement.strategy" in err
-    assert "runs on several devices are not built yet" in err
+    assert "'disaggregated' needs at least two devices, and this run has one." in err
+    assert "cluster.workers = 2" in err
     assert command("plan", path, "--strategy", "colocated")[0] == 0
+
+
+def test_an_empty_strategy_is_refused(command, config_file, document):
+    status, out, err = command("plan", config_file(document("grpo")), "--strategy", "")
+    assert (status, out) == (2, "")
+    assert "placement.strategy" in err
 
 
 def test_report_writes_the_page_again(command, train, document, tmp_path):

@@ -88,7 +88,7 @@ def test_reading_a_config_and_planning_load_nothing_heavy(tmp_path):
     config = tmp_path / "run.yaml"
     config.write_text(
         "algorithm: {name: sft}\n"
-        "model: {actor: {shape: qwen2.5-7b}}\n"
+        "model: {actor: {shape: smollm2-135m}}\n"
         "data: {supervised: {path: rows.jsonl}}\n"
     )
     code = f"import flexrlhf; flexrlhf.plan(flexrlhf.load_config({str(config)!r}))"

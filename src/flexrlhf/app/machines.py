@@ -18,10 +18,16 @@ def is_one_device_run(config: RunConfig) -> bool:
 
 
 def joined_machines(config: RunConfig) -> Cluster | None:
-    """Returns the machines of the Ray cluster that a config names; None where it names none."""
+    """Returns the machines of the Ray cluster that a config names; None where it names none.
+
+    Raises:
+        EngineMissing: it names one, and what joins it is not installed.
+    """
     setting = next((s.cluster for _, s in config.stage_configs()), config.cluster)
     if not isinstance(setting, RayCluster):
         return None
+    for package in ("ray", "psutil"):
+        require_package(package, needed_by="Looking at a Ray cluster (cluster.ray)")
     from flexrlhf.runtime.ray_cluster.joined import joined_cluster
 
     return joined_cluster(setting)

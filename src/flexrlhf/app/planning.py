@@ -66,7 +66,7 @@ def plan_document(config: RunConfig, *, page: Path | None = None) -> dict[str, A
 
 def _plan_document(config: RunConfig, page: Path | None) -> dict[str, Any]:
     if is_one_device_run(config):
-        return plans_document(request_of(config), this_machine_plans(config))
+        return _one_device_document(config)
     found = searched_plans(config)
     winners = [stage.ranked.best for stage in found]
     if page is not None:
@@ -83,6 +83,16 @@ def _plan_document(config: RunConfig, page: Path | None) -> dict[str, Any]:
         for stage in found
     }
     return plans_document(request_of(config), winners) | {"stages": stages}
+
+
+def _one_device_document(config: RunConfig) -> dict[str, Any]:
+    plans = this_machine_plans(config)
+    document = plans_document(request_of(config), plans)
+    if not config.stages:
+        return document
+    names = (name for name, _ in config.stage_configs())
+    stages = {name: {"plans": [p.to_json()]} for name, p in zip(names, plans, strict=True)}
+    return document | {"stages": stages}
 
 
 def _with_speculation(
@@ -104,7 +114,7 @@ def settled_speculation(config: RunConfig, cluster: Cluster | None) -> RunConfig
 def training_plans(config: RunConfig, cluster: Cluster | None) -> list[Plan]:
     """Returns the plan of every stage that is trained; a run does not wait for advice."""
     if cluster is None:
-        return this_machine_plans(config)
+        return this_machine_plans(config, begins=True)
     from flexrlhf.planning.search.stage_plans import stage_plans
 
     found = stage_plans(config, cluster, advised=False)

@@ -21,6 +21,8 @@ from flexrlhf.config.speculation_checks import check_speculation
 
 MOST_SAMPLES: Final = 1_000_000
 """An iteration holds its samples at once; real runs have thousands."""
+MOST_STEPS: Final = 10_000
+"""Optimiser steps of an iteration; real runs have tens."""
 _NAME = "algorithm.name"
 _SMOOTHED: Final = ("sigmoid", "robust")
 """Losses on pairs that can take some for the wrong way round."""
@@ -181,6 +183,7 @@ def _mean_above(key: str, mean: float, limit_key: str) -> Problem:
 def _check_mini_batch(config: RunConfig) -> Iterator[Problem]:
     given, samples = config.training.mini_batch_samples, samples_per_iteration(config)
     if given == "auto" or samples % given == 0:
+        yield from _check_steps(config, samples if given == "auto" else given)
         return
     divisors = [size for size in range(1, samples + 1) if samples % size == 0]
     near = sorted(sorted(divisors, key=lambda size: abs(size - given))[:3])
@@ -191,6 +194,22 @@ def _check_mini_batch(config: RunConfig) -> Iterator[Problem]:
         f"Right: for example {', '.join(str(size) for size in near)}.",
         *_SAMPLE_KEYS,
     )
+
+
+def _check_steps(config: RunConfig, mini_batch: int) -> Iterator[Problem]:
+    """Each step is a task that a plan has to simulate, several times."""
+    epochs = config.algorithm.epochs
+    steps = epochs * (samples_per_iteration(config) // mini_batch)
+    if steps > MOST_STEPS:
+        yield mistake(
+            "algorithm.epochs",
+            epochs,
+            f"an iteration would take {steps} optimiser steps ({epochs} times over "
+            f"{samples_per_iteration(config)} samples, {mini_batch} a step).",
+            f"Right: at most {MOST_STEPS} steps.",
+            "training.mini_batch_samples",
+            *_SAMPLE_KEYS,
+        )
 
 
 _SAMPLE_KEYS = (_NAME, "training.prompts_per_iteration", "rollout.samples_per_prompt")

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
+from pydantic import Field
+
 from flexrlhf.config.section import Auto, Count, Section, WholeNumber
 
 
@@ -10,5 +14,5 @@ class Weights(Section):
 
     sync_every: Auto | Count = 1
     """Iterations between two updates of the engine's weights; auto: a plan's choice."""
-    max_staleness: WholeNumber = 0
+    max_staleness: Annotated[WholeNumber, Field(le=100)] = 0
     """Versions that generating weights may lag behind; 0 is synchronous."""

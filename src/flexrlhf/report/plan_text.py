@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
+from flexrlhf.core.digits import three_digits
 from flexrlhf.report.formats import format_ranges
 
 _GIB: Final = 2**30
@@ -52,7 +53,8 @@ def _stage_lines(name: str, document: Mapping[str, Any]) -> Iterator[str]:
             yield f"  {role:13} {_placement(placement)}"
         yield ""
     if "switch_s" in document:
-        yield f"Going to it from the stage before takes {document['switch_s']:.3g} s (simulated)."
+        switch_s = three_digits(document["switch_s"])
+        yield f"Going to it from the stage before takes {switch_s} s (simulated)."
         yield ""
     for plan in plans:
         yield f"{plan['rank'] or '-'}. {plan['strategy']}: {plan['why']}"
@@ -60,7 +62,7 @@ def _stage_lines(name: str, document: Mapping[str, Any]) -> Iterator[str]:
         search = document["search"]
         yield ""
         yield (
-            f"{search['candidates']} candidates, {search['simulated']} simulated, "
+            f"{search['candidates']:,} candidates, {search['simulated']:,} simulated, "
             f"{search['seconds']:.1f} s"
         )
 
@@ -72,11 +74,11 @@ def _row(plan: Mapping[str, Any]) -> tuple[str, ...]:
     return (
         str(plan["rank"] or "-"),
         plan["strategy"],
-        f"{predicted['iteration_s']:.3g}",
-        f"{predicted['samples_per_s']:.3g}",
+        three_digits(predicted["iteration_s"]),
+        three_digits(predicted["samples_per_s"]),
         f"{predicted['shares']['bubble']:.0%}",
         f"{peak / _GIB:.1f}",
-        "-" if cost is None else f"{cost:.3g}",
+        "-" if cost is None else three_digits(cost),
     )
 
 

@@ -56,6 +56,18 @@ def test_without_torch_planning_works_and_training_says_what_is_missing(
         assert "flexrlhf[train]" in err
 
 
+@pytest.mark.parametrize("missing", ["ray", "psutil"])
+def test_planning_for_a_ray_cluster_says_what_is_missing(
+    refused, config_file, document, monkeypatch, missing
+):
+    from flexrlhf.core import plugins
+
+    monkeypatch.setattr(plugins, "find_spec", lambda name: None if name == missing else object())
+    err = refused("plan", config_file(document("sft") | {"cluster": {"ray": "auto"}}))
+    assert f"needs the package '{missing}', which is not installed" in err
+    assert "Install it: pip install 'flexrlhf[" in err
+
+
 def test_ctrl_c_ends_a_run_that_can_go_on_and_whose_folder_was_its_own(
     changed, refused, command, config_file, tmp_path
 ):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import prod
@@ -73,9 +74,17 @@ def _on_all_or_part(
     for part in () if strategy in PUBLISHED_SYSTEMS else parts_worth_trying(cluster):
         smaller = rule(spec, part)
         if not isinstance(smaller, Refusal):
-            idle = f"{cluster.num_devices - part.num_devices} devices stay unused."
+            idle = _unused(cluster, part)
             found += [replace(held, note=f"{held.note} {idle}") for held in smaller]
     return found or whole
+
+
+def _unused(cluster: Cluster, part: Cluster) -> str:
+    """Says how many devices a part leaves out, and of which types where these differ."""
+    types = [Counter(c.device_type(device).name for device in c.devices) for c in (cluster, part)]
+    left = types[0] - types[1]
+    named = f" ({', '.join(left)})" if len(types[0]) > 1 else ""
+    return f"{left.total()} devices stay unused{named}."
 
 
 def _with_degrees(
@@ -115,15 +124,14 @@ def _indivisible(role: Role, num_devices: int, degrees: Degrees) -> str:
     for key in _PARTS:
         part = degrees.get(key, 1)
         if num_devices % part:
-            return (
-                f"placement.roles.{role}.{key} = {part} does not divide its {num_devices} devices."
-            )
+            its = _counted(num_devices)
+            return f"placement.roles.{role}.{key} = {part} does not divide its {its}."
     given = {key: degrees[key] for key in _PARALLEL if key in degrees}
     width = prod(given.values())
     is_whole = len(given) == len(_PARALLEL)
     if num_devices % width or (is_whole and width != num_devices):
         said = " x ".join(f"{key} {value}" for key, value in given.items())
-        return f"placement.roles.{role}: {said} does not make its {num_devices} devices."
+        return f"placement.roles.{role}: {said} does not make its {_counted(num_devices)}."
     return ""
 
 
@@ -134,3 +142,7 @@ def _with_fixed(arrangement: Arrangement, wanted: Mapping[Role, Degrees]) -> Arr
     }
     generation = fixed.get(arrangement.generating_role, {}).pop("generation", None)
     return replace(arrangement, fixed=fixed, generation=generation or arrangement.generation)
+
+
+def _counted(num_devices: int) -> str:
+    return "one device" if num_devices == 1 else f"{num_devices} devices"

@@ -19,6 +19,7 @@ _CHOSEN_BY: Final[Mapping[str, ChosenBy]] = {
 }
 """Strategies that one device can have, and who then chose it."""
 _ONE_DEVICE: Final = "On one device every role runs there in turn: `colocated`."
+_MORE: Final = "cluster.workers = 2 runs two worker processes here, with a device each."
 _ALONE: Final = RolePlacement(devices=(0,))
 _HARMLESS: Final[Mapping[str, int]] = {"shard_devices": 1, "generation_tensor_parallel": 1}
 _MEASURED: Final = ("devices", "micro_batch_samples")
@@ -51,7 +52,7 @@ def one_device_plan(spec: AlgorithmSpec, choices: Choices = NO_CHOICES) -> Plan:
 
 
 def require_one_device(plan: Plan) -> None:
-    """Checks that a plan can be run here, which today means in one process on one device.
+    """Checks that a plan can be run in one process on one device.
 
     Raises:
         PlanError: it needs more devices, cannot be run at all, or splits a role.
@@ -66,8 +67,7 @@ def require_one_device(plan: Plan) -> None:
         )
     if len(plan.devices) > 1:
         raise PlanError(
-            f"The plan {plan.strategy!r} has {len(plan.devices)} devices; "
-            "runs on several devices are not built yet.",
+            f"The plan {plan.strategy!r} has {len(plan.devices)} devices, and this run has one.",
             _ONE_DEVICE,
             "Train with a plan for one device, or without one.",
         )
@@ -96,10 +96,9 @@ def _check_strategy(strategy: str) -> None:
         )
     if strategy in STRATEGIES:
         raise PlanError(
-            f"Strategy {strategy!r} needs at least two devices, and this run has one; "
-            "runs on several devices are not built yet.",
+            f"Strategy {strategy!r} needs at least two devices, and this run has one.",
             _ONE_DEVICE,
-            do,
+            f"{do} {_MORE}",
         )
     known = ("auto", "guideline", "all", *STRATEGIES)
     raise PlanError(f"Unknown strategy {strategy!r}. {nearest(strategy, known)}", _ONE_DEVICE, do)
@@ -114,10 +113,9 @@ def _check_layout(choices: Choices) -> None:
     ):
         if is_wrong:
             raise PlanError(
-                f"placement.{key} divides several devices, and this run has one; "
-                "runs on several devices are not built yet.",
+                f"placement.{key} divides several devices, and this run has one.",
                 _ONE_DEVICE,
-                f"Leave placement.{key} out.",
+                f"Leave placement.{key} out. {_MORE}",
             )
 
 
@@ -138,7 +136,7 @@ def _check_degree(label: str, key: str, value: Any) -> None:
     if value == alone or (key in _HARMLESS and value == _HARMLESS[key]) or key == "generation":
         return
     raise PlanError(
-        f"{label} = {value}: runs that split or offload a role are not built yet.",
+        f"{label} = {value}, but a run on one device cannot split or offload a role.",
         f"On one device it is {_HARMLESS.get(key, alone)}.",
-        "Leave it out.",
+        f"Leave it out. {_MORE}",
     )

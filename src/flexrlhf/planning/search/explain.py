@@ -3,23 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final
 
+from flexrlhf.core.digits import three_digits
 from flexrlhf.core.timeline import Share
 from flexrlhf.planning.placement.prediction import Prediction
 from flexrlhf.planning.search.more_memory import LargestBatch, MoreMemory
 from flexrlhf.planning.search.request import Objective
 from flexrlhf.planning.search.search import Found
 from flexrlhf.planning.search.sensitivity import TIE, Gains
-
-_WORDS: Final[dict[Share, str]] = {
-    "generate": "generation",
-    "score": "scoring",
-    "train": "training",
-    "sync": "weight sync",
-}
-_UNSEEN: Final = 0.005
-"""Part of an iteration below which a difference is none in the digits that are shown."""
+from flexrlhf.planning.search.stage_words import STAGE_WORDS, UNSEEN, stages_taken
 
 
 def why_won(
@@ -43,7 +35,7 @@ def why_won(
     """
     predicted = _predicted(found)
     parts = [f"{found.arrangement.note.rstrip('.')}: {_taken(predicted, objective)}"]
-    parts[0] += f" ({_stages(predicted)})"
+    parts[0] += f" ({stages_taken(predicted)})"
     if second is not None:
         other = _predicted(second)
         ratio = _measure(other, objective) / _measure(predicted, objective)
@@ -95,28 +87,21 @@ def _measure(predicted: Prediction, objective: Objective) -> float:
 
 def _taken(predicted: Prediction, objective: Objective) -> str:
     cost = predicted.cost_per_1k_samples if objective == "cost" else None
-    paid = "" if cost is None else f"{cost:.3g} USD for 1,000 samples, "
-    return f"{paid}{predicted.iteration_s:.3g} s an iteration"
-
-
-def _stages(predicted: Prediction) -> str:
-    """What each stage takes; they may overlap, and so add up to more than an iteration."""
-    taken = ((words, predicted.stage_s.get(stage, 0.0)) for stage, words in _WORDS.items())
-    least_s = _UNSEEN * predicted.iteration_s
-    return ", ".join(f"{words} {seconds:.3g} s" for words, seconds in taken if seconds >= least_s)
+    paid = "" if cost is None else f"{three_digits(cost)} USD for 1,000 samples, "
+    return f"{paid}{three_digits(predicted.iteration_s)} s an iteration"
 
 
 def _longer(ours: Prediction, best: Prediction) -> str:
     """Which stage takes longer than in the best, by the most."""
     losses: dict[Share, float] = {
-        stage: ours.stage_s.get(stage, 0.0) - best.stage_s.get(stage, 0.0) for stage in _WORDS
+        stage: ours.stage_s.get(stage, 0.0) - best.stage_s.get(stage, 0.0) for stage in STAGE_WORDS
     }
     worst = max(losses, key=lambda stage: losses[stage])
-    if losses[worst] < _UNSEEN * best.iteration_s:
+    if losses[worst] < UNSEEN * best.iteration_s:
         return "no stage takes notably longer"
     return (
-        f"{_WORDS[worst]} takes {ours.stage_s.get(worst, 0.0):.3g} s instead of "
-        f"{best.stage_s.get(worst, 0.0):.3g} s"
+        f"{STAGE_WORDS[worst]} takes {three_digits(ours.stage_s.get(worst, 0.0))} s instead of "
+        f"{three_digits(best.stage_s.get(worst, 0.0))} s"
     )
 
 
@@ -135,7 +120,8 @@ def _batch(largest: LargestBatch | None) -> str:
     if largest is None:
         return ""
     return (
-        f" If an iteration were one pass, {largest.samples} samples a device would fit, with twice"
+        f" If an iteration were one pass, {largest.samples} "
+        f"{'sample' if largest.samples == 1 else 'samples'} a device would fit, with twice"
         f" the memory {largest.doubled_samples}, which gives x{largest.gain:.2f} the samples/s."
     )
 

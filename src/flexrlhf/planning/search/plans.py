@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
+from flexrlhf.core.digits import three_digits
 from flexrlhf.core.errors import PlanError
 from flexrlhf.core.names import PUBLISHED_SYSTEMS, STRATEGIES, Role, StrategyName
 from flexrlhf.planning.placement.arrangement import Arrangement, Refusal
@@ -214,7 +215,7 @@ def _late(request: PlanRequest, found: Found) -> Plan:
     assert found.best.simulation is not None
     p99_s = found.best.simulation.percentile_s(99)
     why = (
-        f"99 of 100 iterations take up to {p99_s:.3g} s, more than placement.max_p99_iteration_s "
-        f"= {request.max_p99_iteration_s:g}."
+        f"99 of 100 iterations take up to {three_digits(p99_s)} s, more than "
+        f"placement.max_p99_iteration_s = {request.max_p99_iteration_s:g}."
     )
     return replace(found.best.plan, feasible=False, why=why)

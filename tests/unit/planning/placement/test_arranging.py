@@ -216,12 +216,13 @@ def test_the_slower_devices_may_stay_unused(ppo, mixed):
     whole, part = arrangements("colocated", ppo, mixed)
     assert whole.devices["actor"] == tuple(range(16))
     assert part.devices["actor"] == tuple(range(8, 16)), "the A100"
-    assert part.note.endswith("8 devices stay unused.")
+    assert part.note.endswith("8 devices stay unused (V100-32G).")
 
 
 def test_nodes_beyond_a_power_of_two_may_stay_unused(ppo, cluster):
     whole, part = arrangements("colocated", ppo, cluster(5, 4))
     assert len(whole.devices["actor"]) == 20
+    assert part.note.endswith(" 4 devices stay unused.")
     assert part.devices["actor"] == tuple(range(16))
 
 

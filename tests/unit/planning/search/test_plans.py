@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from flexrlhf.core.algorithm_specs import algorithm_spec
+from flexrlhf.core.digits import three_digits
 from flexrlhf.core.errors import PlanError
 from flexrlhf.planning.cluster.cluster import Cluster
 from flexrlhf.planning.costs.held_model import HeldModel
@@ -59,7 +60,8 @@ def test_the_winner_says_what_its_stages_take_and_where_the_next_loses():
     worst = max(losses, key=losses.get)
     assert losses[worst] > 0.1 * best.iteration_s
     last = ranked.plans[len(others)].why
-    assert f"{others[-1].stage_s[worst]:.3g} s instead of {best.stage_s[worst]:.3g} s" in last
+    seconds = [three_digits(predicted.stage_s[worst]) for predicted in (others[-1], best)]
+    assert f"{seconds[0]} s instead of {seconds[1]} s" in last
 
 
 def test_where_cost_ranks_the_sentences_compare_costs():
@@ -69,7 +71,7 @@ def test_where_cost_ranks_the_sentences_compare_costs():
     fitting = [plan for plan in ranked.plans if plan.feasible]
     costs = [plan.predicted.cost_per_1k_samples for plan in fitting]
     assert costs == sorted(costs)
-    assert f"{costs[0]:.3g} USD for 1,000 samples" in fitting[0].why
+    assert f"{three_digits(costs[0])} USD for 1,000 samples" in fitting[0].why
     for plan, cost in zip(fitting[1:], costs[1:], strict=True):
         level = " (level)" if cost / costs[0] < 1.03 else ""
         assert f"{cost / costs[0]:.2f} times the best{level}:" in plan.why

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,8 @@ import pytest
 
 from flexrlhf.config.loading import build_config
 from flexrlhf.config.resolution import resolve
-from flexrlhf.core.errors import ConfigError
+from flexrlhf.core.digits import three_digits
+from flexrlhf.core.errors import ConfigError, PlanError
 from flexrlhf.planning.cluster.cluster import Cluster
 from flexrlhf.planning.search import one_device
 from flexrlhf.planning.search.from_config import request_from
@@ -106,17 +108,44 @@ def test_a_stage_takes_its_model_from_one_before():
 
 
 @pytest.mark.parametrize(
-    "changes",
+    ("changes", "reason"),
     [
-        {"training": {**DOCUMENT["training"], "precision": "bfloat16"}},
-        {"rollout": {**DOCUMENT["rollout"], "engine": "transformers"}},
-        {"model": {**DOCUMENT["model"], "actor": {"path": "hub:some/model"}}},
+        (
+            {"training": {**DOCUMENT["training"], "precision": "bfloat16"}},
+            "the profile was measured in float32, not bfloat16",
+        ),
+        (
+            {"rollout": {**DOCUMENT["rollout"], "engine": "transformers"}},
+            "profiles measure the engine native, not transformers",
+        ),
+        ({"model": {**DOCUMENT["model"], "actor": {"path": "hub:some/model"}}}, "model.actor.path"),
     ],
 )
-def test_what_the_profile_cannot_say_is_not_said(changes):
+def test_what_the_profile_cannot_say_is_not_said_and_why(changes, reason):
     (plan,) = plans_of(**changes)
     assert plan.predicted is None
     assert plan.feasible
+    assert f"Its time is not predicted: {reason}" in plan.why
+
+
+def test_a_plan_says_what_its_stages_take():
+    (plan,) = plans_of()
+    assert plan.predicted is not None
+    words = {"generate": "generation", "score": "scoring", "train": "training"}
+    for stage, word in words.items():
+        assert f"{word} {three_digits(plan.predicted.stage_s[stage])} s" in plan.why
+
+
+def test_models_larger_than_the_machine_are_refused_with_what_they_need():
+    large = {**MODEL, "architecture": {**ARCHITECTURE, "hidden_size": 96 * 1024}}
+    with pytest.raises(PlanError) as caught:
+        plans_of(model={"actor": large, "critic": large, "reward": large})
+    wrong, right, do = str(caught.value).splitlines()
+    needed, held = re.findall(r"([\d,]+\.\d) GiB", wrong)
+    assert wrong.startswith("No placement of ppo fits: ")
+    assert float(needed.replace(",", "")) > float(held.replace(",", ""))
+    assert "fit into its memory" in right
+    assert "smaller models" in do
 
 
 def test_a_trial_step_on_a_cpu_goes_as_far_as_the_planner_thinks():
