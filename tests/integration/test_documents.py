@@ -248,6 +248,7 @@ def test_the_metrics_page_has_every_key_and_no_other(
         "samples_per_prompt": 2,
         "speculation": "draft_model",
         "draft_model": "reference",
+        "kept_prefix_tokens": 64,
     }
     jobs: dict[str, dict[str, Any]] = {
         "ppo": {

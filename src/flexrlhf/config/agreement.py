@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from flexrlhf.config.evaluation_checks import check_evaluation
+from flexrlhf.config.keeping_checks import check_keeping
 from flexrlhf.config.placement_checks import check_placement
 from flexrlhf.config.problems import Problem, mistake
 from flexrlhf.config.resolution import (
@@ -41,6 +42,7 @@ def check_agreement(config: RunConfig) -> Iterator[Problem]:
     yield from _check_mean_lengths(config)
     yield from check_speculation(config)
     yield from check_rounding(config)
+    yield from check_keeping(config)
     yield from _check_mini_batch(config)
     yield from _check_micro_batch(config)
     yield from _check_generation_parts(config)

@@ -29,6 +29,11 @@ class Rollout(Section):
     to 8 bits while it generates, on one device, which is faster. Answers, those of an evaluation
     too, are of a slightly different policy, see `algorithm.importance`, and depend on which are
     written together. `packed_weights` is then not looked at."""
+    kept_prefix_tokens: WholeNumber = 0
+    """Tokens of earlier prompts and answers whose keys and values native keeps, in blocks of 16, so
+    that a prompt that begins like one of them reads the rest alone, as long as the weights are the
+    same: turns of a conversation, prompts with one long beginning, repeated evaluations. On one
+    device; 0: none."""
     speculation: SpeculationName = "none"
     """Tokens that are tried several at a time, in native, with the same answers: `prompt_lookup`
     proposes what stood behind the last tokens before; pays where answers repeat their prompts and

@@ -60,6 +60,7 @@ def build_rollouts(
                 max_sequences=settled(config.rollout.max_sequences),
                 packs_weights=config.rollout.packed_weights,
                 weights=config.rollout.weights,
+                kept_prefix_tokens=config.rollout.kept_prefix_tokens,
                 speculation=speculation_of(
                     config,
                     roles.tokenizer,

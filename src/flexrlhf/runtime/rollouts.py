@@ -23,6 +23,7 @@ from flexrlhf.planning.workflow.graph import Task
 from flexrlhf.runtime.generation import Generator, PromptDraw
 from flexrlhf.runtime.item_source import counts_of
 from flexrlhf.runtime.measurements import Measurement, Measurements, mean_and_std
+from flexrlhf.runtime.prompt_reading import prompt_measurements
 from flexrlhf.runtime.reward_role import RewardRole
 from flexrlhf.runtime.speculation import speculation_measurements
 
@@ -91,6 +92,7 @@ class Rollouts:
         draws = self.draw.micro_batch(iteration, part, self.num_micro_batches)
         engine = self.generator.engine
         engine.take_counts()  # those of an evaluation
+        engine.take_prompt_counts()
         with self.context():
             samples = self.generator.answer(
                 [(draw, self.draw.prompt(draw)) for draw in draws],
@@ -98,7 +100,8 @@ class Rollouts:
                 self.sampling,
             )
         self._parts[part] = samples
-        return length_measurements(samples) | speculation_measurements(engine)
+        measured = length_measurements(samples) | speculation_measurements(engine)
+        return measured | prompt_measurements(engine)
 
     def _logprobs(self, role: Role, samples: Sequence[Sample]) -> Measurements:
         model = self.models[role]

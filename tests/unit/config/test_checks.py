@@ -366,6 +366,24 @@ def test_weights_in_int8_are_rounded_from_float32(grpo):
     )
 
 
+@pytest.mark.parametrize(
+    ("sections", "said"),
+    [
+        ({"rollout": {"engine": "transformers"}}, "Right: 0, or rollout.engine: native."),
+        ({"rollout": {"weights": "int8"}}, "Right: 0, or rollout.weights: same."),
+        ({"cluster": {"workers": 2}}, "Right: 0, or a run on one device."),
+    ],
+)
+def test_prefixes_are_kept_by_native_with_weights_as_they_are_on_one_device(grpo, sections, said):
+    grpo["rollout"] = {"kept_prefix_tokens": 64}
+    build_config(grpo)
+    for section, keys in sections.items():
+        grpo[section] = {**grpo.get(section, {}), **keys}
+    problem = only_problem(grpo)
+    assert problem.startswith("rollout.kept_prefix_tokens = 64: ")
+    assert said in problem
+
+
 def test_where_nothing_is_generated_nobody_looks_at_rollout_weights(stages):
     stages["stages"][0]["rollout"] = {"weights": "int8"}
     stages["stages"][0]["model"]["actor"]["dtype"] = "float64"

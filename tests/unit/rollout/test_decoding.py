@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 import pytest
 import torch
 from torch import Tensor
@@ -28,6 +30,9 @@ class ScriptedDecoder:
         begun = [(wave.prompts[index][0], 0) for index in wave.prompt_of_answer]
         self._rows += begun
         return self._logits(begun)
+
+    def end(self, answers: Mapping[int, Sequence[int]]) -> None:
+        """Keeps nothing."""
 
     def keep(self, rows: Tensor) -> None:
         self._rows = [self._rows[row] for row in rows.tolist()]

@@ -109,7 +109,7 @@ def test_slots_begin_behind_those_that_are_left(*, transposes_keys: bool) -> Non
 @both_ways
 def test_a_prompt_is_repeated_in_other_rows(*, transposes_keys: bool) -> None:
     cache, held = filled([3, 2], growth=2, transposes_keys=transposes_keys)
-    prompt = cache.prompt(0, 3)
+    prompt = cache.held(0, 0, 3)
     extend(cache, held, 0)
     rows = cache.add([3, 3])
     cache.repeat_prompt(rows, prompt)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -46,6 +46,10 @@ class Decoder(Protocol):
         Returns:
             The logits [new rows, V] of their first tokens.
         """
+        ...
+
+    def end(self, answers: Mapping[int, Sequence[int]]) -> None:
+        """Hears all tokens that were drawn in rows that the next `keep` leaves out, by row."""
         ...
 
     def keep(self, rows: Tensor) -> None:
@@ -110,6 +114,8 @@ class Decoding:
         """Lets the rows go that end, and returns their answers."""
         assert self._tokens_B is not None, "a token was drawn for every row"
         ended = self._rows.generations(~is_live_B)
+        row_of = {int(self._rows.sample_ids[row]): int(row) for row in (~is_live_B).nonzero()[0]}
+        self._decoder.end({row_of[answer.sample_id]: answer.tokens for answer in ended})
         rows = compaction(torch.from_numpy(is_live_B))
         self._rows.keep(rows.numpy())
         self._uniforms.keep(rows.numpy())

@@ -35,6 +35,7 @@ def build_engine(
     packs_weights: bool = True,
     weights: RolloutWeights = "same",
     speculation: Speculation | None = None,
+    kept_prefix_tokens: int = 0,
 ) -> RolloutEngine:
     """Returns engine `name` over `model`.
 
@@ -52,10 +53,11 @@ def build_engine(
         packs_weights: the engine may copy weights, while it generates, to read them faster.
         weights: what it multiplies by.
         speculation: several tokens of an answer are tried at a time; None: one.
+        kept_prefix_tokens: whose keys and values are kept for prompts that begin alike.
 
     Raises:
         ConfigError: the name is unknown, no engine runs the model, or the one that does is not
-            able to speculate or to multiply so.
+            able to speculate, to multiply so or to keep prefixes.
     """
     parallel = model if isinstance(model, ParallelModel) else ParallelModel(model)
     per_token = gathers_per_token and parallel.needs_lockstep
@@ -76,4 +78,5 @@ def build_engine(
         packs_weights=packs_weights,
         weights=weights,
         speculation=speculation,
+        kept_prefix_tokens=kept_prefix_tokens,
     )

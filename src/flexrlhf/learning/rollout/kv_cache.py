@@ -76,13 +76,13 @@ class KVCache:
         self._keys[layer, rows, :, :num_tokens] = keys.to(self.dtype)
         self._values[layer, rows, :, :num_tokens] = values.to(self.dtype)
 
-    def prompt(self, row: int, num_tokens: int) -> Tensor:
-        """Returns a copy of the first tokens of a row, [2, layers, KV heads, T, K]."""
+    def held(self, row: int, first: int, last: int) -> Tensor:
+        """Returns a copy of a row's tokens `first` to `last`, [2, layers, KV heads, T, K]."""
         both = (self._keys, self._values)
-        return torch.stack([slots[:, row, :, :num_tokens] for slots in both])
+        return torch.stack([slots[:, row, :, first:last] for slots in both])
 
     def repeat_prompt(self, rows: Tensor, prompt: Tensor) -> None:
-        """Stores what `prompt` returned in other rows."""
+        """Stores in other rows what `held` returned of first tokens."""
         for slots, held in zip((self._keys, self._values), prompt, strict=True):
             slots[:, rows, :, : held.shape[2]] = held[:, None]
 

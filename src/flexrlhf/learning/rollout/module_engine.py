@@ -19,6 +19,8 @@ from flexrlhf.learning.models.parallelise import ParallelModel
 from flexrlhf.learning.models.shards import Shard
 from flexrlhf.learning.rollout.decoding import Decoder, Decoding, Room
 from flexrlhf.learning.rollout.lockstep import RunPass, lockstep
+from flexrlhf.learning.rollout.prefix_keeper import PrefixKeeper, check_keeping
+from flexrlhf.learning.rollout.prompt_counts import PromptCounts
 from flexrlhf.learning.rollout.protocol import (
     ENGINE_MEMORY,
     AnswerStream,
@@ -59,10 +61,14 @@ class ModuleEngine(ABC):
         packs_weights: the engine may copy weights, while it generates, to read them faster.
         weights: what it multiplies by; int8: a copy that it rounds whenever answers begin.
         speculation: several tokens of an answer are tried at a time; None: one.
+        kept_prefix_tokens: of prompts and answers whose keys and values are kept for prompts that
+            begin alike, until weights change: by a step of a `torch.optim` optimiser, by what
+            PyTorch counts, or as `install` and `load_weights` are told. Writing through
+            `Tensor.data` is none of these.
 
     Raises:
-        ConfigError: the engine does not run such a model, does not speculate, or does not multiply
-            by such weights.
+        ConfigError: the engine does not run such a model, does not speculate, does not multiply by
+            such weights, or keeps no prefixes.
     """
 
     name: ClassVar[EngineName]
@@ -71,6 +77,8 @@ class ModuleEngine(ABC):
     """Whether `_decoder` makes a `RunDecoder`."""
     rounds: ClassVar[bool]
     """Whether it can multiply by weights in int8."""
+    keeps: ClassVar[bool]
+    """Whether it can keep prefixes."""
 
     def __init__(
         self,
@@ -84,6 +92,7 @@ class ModuleEngine(ABC):
         packs_weights: bool = True,
         weights: RolloutWeights = "same",
         speculation: Speculation | None = None,
+        kept_prefix_tokens: int = 0,
     ) -> None:
         self._packs_weights = packs_weights
         self._rounds_weights = weights == "int8"
@@ -119,6 +128,14 @@ class ModuleEngine(ABC):
                 rounds=self.rounds,
                 speculates=speculation is not None,
             )
+        check_keeping(
+            kept_prefix_tokens,
+            engine=self.name,
+            keeps=self.keeps,
+            rounds=self._rounds_weights,
+            is_split=self._parallel.mesh is not None,
+        )
+        self._keeper = PrefixKeeper(kept_prefix_tokens) if kept_prefix_tokens else None
         self._max_sequences = max_sequences
         self._shares_weights = shares_weights
         self._awake: set[EngineMemory] = set(ENGINE_MEMORY)
@@ -189,6 +206,8 @@ class ModuleEngine(ABC):
         """What holds while answers are generated; gives what makes a pass."""
         with self._in_use:
             self._check_ready()
+            if self._keeper is not None:
+                self._keeper.check(self._model, self.weight_version)
             draft = self._speculation.draft if self._speculation else None
             models = [self._model] if draft is None else [self._model, draft]
             with self._gradient_free(), _without_dropout(*models), self._present() as run:
@@ -197,6 +216,10 @@ class ModuleEngine(ABC):
     def take_counts(self) -> SpeculationCounts:
         """See `RolloutEngine`."""
         return self._counts.take()
+
+    def take_prompt_counts(self) -> PromptCounts:
+        """See `RolloutEngine`."""
+        return PromptCounts() if self._keeper is None else self._keeper.counts.take()
 
     def _begin(
         self, requests: Sequence[Request], sampling: Sampling, at_once: int, run: RunPass
@@ -238,6 +261,7 @@ class ModuleEngine(ABC):
         self._check_awake("weights")
         with self._in_use:
             self._content = "several"
+            self._drop_prefixes()
             written = write()
             self._parallel.weights_changed()
             self._content = "one version"
@@ -249,6 +273,7 @@ class ModuleEngine(ABC):
         weights = list(weights) if self._shares_weights else weights
         if weights == []:
             with self._in_use:
+                self._drop_prefixes()
                 self.weight_version = version
         else:
             self.install(version, lambda: load_in_place(self.targets(), weights))
@@ -262,6 +287,7 @@ class ModuleEngine(ABC):
                 self._memory.release(keep=keep_weights)
                 if not keep_weights:
                     self._content = "none"
+            self._drop_prefixes()
             self._awake.clear()
         if self._parallel.device.type == "cuda":
             torch.cuda.empty_cache()
@@ -272,6 +298,10 @@ class ModuleEngine(ABC):
             self._memory.regain()
             self._memory = None
         self._awake.update(memory)
+
+    def _drop_prefixes(self) -> None:
+        if self._keeper is not None:
+            self._keeper.drop()
 
     @property
     def _model(self) -> nn.Module:

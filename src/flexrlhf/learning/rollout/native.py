@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -25,6 +25,8 @@ from flexrlhf.learning.rollout.kv_cache import KVCache
 from flexrlhf.learning.rollout.lockstep import RunPass
 from flexrlhf.learning.rollout.module_engine import ModuleEngine
 from flexrlhf.learning.rollout.packed_family import PackedRotaryFamily, unpackable_reason
+from flexrlhf.learning.rollout.prefix_keeper import PrefixKeeper
+from flexrlhf.learning.rollout.prefix_reader import PrefixReader
 from flexrlhf.learning.rollout.protocol import Sampling
 from flexrlhf.learning.rollout.rounding import check_rounding
 from flexrlhf.learning.rollout.run_attention import RunAttention
@@ -50,15 +52,16 @@ class NativeEngine(ModuleEngine):
     """Llama, Qwen2, Qwen3 and GPT-2 with a slotted cache.
 
     A sequence that ends leaves the batch at once, and the next that waits takes its place. A prompt
-    is read once, and its keys and values are copied to all of its answers. On a CPU, float32
-    weights are copied into a layout that is read faster, or rounded, anew whenever answers
-    begin.
+    is read once, and its keys and values are copied to all of its answers; where prefixes are
+    kept, only what no earlier sequence began with is read. On a CPU, float32 weights are copied
+    into a layout that is read faster, or rounded, anew whenever answers begin.
     """
 
     name = "native"
     families = tuple(FAMILIES)
     speculates = True
     rounds = True
+    keeps = True
 
     @classmethod
     def unsupported_reason(cls, model: nn.Module, *, gathers_per_token: bool = False) -> str | None:
@@ -76,6 +79,7 @@ class NativeEngine(ModuleEngine):
             room,
             packs_weights=self._packs_weights,
             rounds_weights=self._rounds_weights,
+            keeper=self._keeper,
         )
 
     def _drafter(self, room: Room, sampling: Sampling) -> Drafter:
@@ -88,9 +92,22 @@ class NativeEngine(ModuleEngine):
 
 
 def native_decoder(
-    model: nn.Module, room: Room, *, packs_weights: bool, rounds_weights: bool = False
+    model: nn.Module,
+    room: Room,
+    *,
+    packs_weights: bool,
+    rounds_weights: bool = False,
+    keeper: PrefixKeeper | None = None,
 ) -> NativeDecoder:
-    """Returns a model that a family runs, with its weights as they are now and an empty cache."""
+    """Returns a model that a family runs, with its weights as they are now and an empty cache.
+
+    Args:
+        model: of a family that is known.
+        room: for which weights are packed and positions prepared.
+        packs_weights: they may be copied to be read faster.
+        rounds_weights: they are copied in int8.
+        keeper: of earlier sequences; None: every prompt is read whole.
+    """
     weight = next(model.parameters())
     device = weight.device
     # Inside autocast keys and values are of its type, else of the weights'.
@@ -110,7 +127,11 @@ def native_decoder(
         transposes_keys=multiplies,
     )
     attention = MultipliedAttention if multiplies else FusedAttention
-    return NativeDecoder(family, cache, device, attention)
+    if keeper is None:
+        return NativeDecoder(family, cache, device, attention)
+    kept = keeper.kept(family.shape, dtype=dtype, device=device, family=type(family))
+    prefixes = PrefixReader(family, cache, kept, keeper.counts)
+    return NativeDecoder(family, cache, device, attention, prefixes)
 
 
 def _family(model: nn.Module, room: Room, *, packs_weights: bool) -> Family:
@@ -139,6 +160,7 @@ class NativeDecoder:
         cache: holds nothing yet.
         device: of the model.
         attention: makes that of a step, whose sequences have one new token each.
+        prefixes: reads prompts, and keeps what ends; None: nothing is kept.
     """
 
     admits = True
@@ -149,11 +171,13 @@ class NativeDecoder:
         cache: KVCache,
         device: torch.device,
         attention: Callable[[KVCache, Tensor | None], Attend],
+        prefixes: PrefixReader | None = None,
     ) -> None:
         self._family = family
         self._cache = cache
         self._device = device
         self._attention = attention
+        self._prefixes = prefixes
         self._cut: _CutGroup | None = None
 
     def admit(self, wave: Wave) -> Tensor:
@@ -165,18 +189,31 @@ class NativeDecoder:
             self._cache.repeat_prompt(rows_B[prompt_of_B == 0], self._cut.cached)
             logits[0] = self._cut.logits_V
         unread = [index for index in range(len(wave.prompts)) if index not in logits]
-        lengths = [len(wave.prompts[index]) for index in unread]
-        budget = max(_PREFILL_TOKENS, *lengths, 1)
-        for places in pack_by_tokens(lengths, max_tokens=budget):
-            prompts = [unread[place] for place in places]
-            ends_PD = self._read_prompts(wave, prompts, rows_B, prompt_of_B)
-            logits.update(zip(prompts, self._family.logits(ends_PD), strict=True))
+        if self._prefixes is None:
+            lengths = [len(wave.prompts[index]) for index in unread]
+            budget = max(_PREFILL_TOKENS, *lengths, 1)
+            for places in pack_by_tokens(lengths, max_tokens=budget):
+                prompts = [unread[place] for place in places]
+                ends_PD = self._read_prompts(wave, prompts, rows_B, prompt_of_B)
+                logits.update(zip(prompts, self._family.logits(ends_PD), strict=True))
+        else:
+            self._prefixes.begin(wave)
+            rows = {index: rows_B[prompt_of_B == index] for index in unread}
+            prompts = {index: wave.prompts[index] for index in unread}
+            logits.update(self._prefixes.read(prompts, rows, at_once=_PREFILL_TOKENS))
         self._keep_cut_group(wave, int(rows_B[-1]), logits)
         return torch.stack([logits[index] for index in wave.prompt_of_answer])
+
+    def end(self, answers: Mapping[int, Sequence[int]]) -> None:
+        """See `Decoder`."""
+        if self._prefixes is not None:
+            self._prefixes.end(answers)
 
     def keep(self, rows: Tensor) -> None:
         """See `Decoder`."""
         self._cache.keep(rows)
+        if self._prefixes is not None:
+            self._prefixes.keep(rows.tolist())
 
     def step(self, tokens_B: Tensor) -> Tensor:
         """See `Decoder`."""
@@ -212,7 +249,7 @@ class NativeDecoder:
         if wave.is_cut:
             index = wave.prompt_of_answer[-1]
             tokens = wave.prompts[index]
-            self._cut = _CutGroup(tokens, self._cache.prompt(last_row, len(tokens)), logits[index])
+            self._cut = _CutGroup(tokens, self._cache.held(last_row, 0, len(tokens)), logits[index])
 
     def _read_prompts(
         self, wave: Wave, prompts: list[int], rows_B: Tensor, prompt_of_B: Tensor

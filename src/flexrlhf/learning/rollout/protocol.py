@@ -11,6 +11,7 @@ from torch import Tensor
 from flexrlhf.core.errors import ConfigError
 from flexrlhf.core.names import EngineName
 from flexrlhf.learning.models.shards import Shard
+from flexrlhf.learning.rollout.prompt_counts import PromptCounts
 from flexrlhf.learning.rollout.speculation_counts import SpeculationCounts
 
 T = TypeVar("T")
@@ -199,6 +200,10 @@ class RolloutEngine(Protocol):
         """Returns what was proposed and drawn since the last call; zeros without speculation."""
         ...
 
+    def take_prompt_counts(self) -> PromptCounts:
+        """Returns how much of prompts was read since the last call; zeros if no prefix is kept."""
+        ...
+
     def targets(self) -> dict[str, Shard]:
         """Returns the engine's own tensors, for whoever writes new weights into them.
 
@@ -241,7 +246,7 @@ class RolloutEngine(Protocol):
         ...
 
     def release_memory(self, *, keep_weights: bool = True) -> None:
-        """Gives caches, and weights that nobody shares, back to the device.
+        """Gives caches, kept prefixes, and weights that nobody shares, back to the device.
 
         Args:
             keep_weights: keep a copy in host memory; without one, the next version must be

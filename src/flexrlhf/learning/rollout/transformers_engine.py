@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -26,6 +27,7 @@ class TransformersEngine(ModuleEngine):
     families = ()
     speculates = False
     rounds = False
+    keeps = False
 
     @classmethod
     def unsupported_reason(cls, model: nn.Module, *, gathers_per_token: bool = False) -> str | None:
@@ -76,6 +78,9 @@ class TransformersDecoder:
             prompt_BT[row, longest - len(tokens) :] = tokens
             self._mask_BT[row, longest - len(tokens) :] = 1
         return self._forward(prompt_BT)
+
+    def end(self, answers: Mapping[int, Sequence[int]]) -> None:
+        """See `Decoder`; nothing is kept."""
 
     def keep(self, rows: Tensor) -> None:
         """See `Decoder`."""

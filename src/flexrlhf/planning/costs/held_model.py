@@ -39,6 +39,8 @@ class HeldModel:
     """None trains all weights."""
     recomputes: bool = True
     """Activations are computed again in the backward pass."""
+    kept_prefix_tokens: int = 0
+    """Tokens whose keys and values an engine keeps from one generation to the next, at most."""
 
     @cached_property
     def num_params(self) -> float:
@@ -80,6 +82,12 @@ class HeldModel:
         """Bytes of AdamW's state."""
         master = _MASTER_BYTES if DTYPE_BYTES[self.weight_dtype] < _MASTER_BYTES else 0
         return self.trainable_params * (_MOMENT_BYTES + master)
+
+    @cached_property
+    def kept_prefix_bytes(self) -> float:
+        """Bytes of what an engine keeps, which may lie there throughout an iteration."""
+        kept = self.kept_prefix_tokens * self.shape.cache_values_per_token
+        return float(kept * DTYPE_BYTES[self.compute_dtype])
 
     @cached_property
     def has_vocabulary_head(self) -> bool:

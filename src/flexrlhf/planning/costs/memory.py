@@ -77,11 +77,16 @@ class Engine:
 
 
 def resting_bytes(model: HeldModel, layout: Layout) -> Bytes:
-    """Returns what lies on a device throughout the run: weights, and optimiser state if trained."""
+    """Returns what lies on a device throughout the run.
+
+    Weights, optimiser state if trained, and prefixes that an engine keeps.
+    """
     routed = model.shape.routed_share
     found = {"weights": layout.held(model.weight_bytes, routed, least_stage=WEIGHTS)}
     if model.is_trained and not layout.offload:
         found["optimizer"] = layout.held(model.optimizer_bytes, routed, least_stage=OPTIMIZER)
+    if model.kept_prefix_tokens:
+        found["kept prefixes"] = model.kept_prefix_bytes
     return found
 
 

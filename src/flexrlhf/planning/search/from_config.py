@@ -161,6 +161,9 @@ def _models(
                 is_trained=is_trained,
                 lora_rank=model.lora.rank if is_trained and model.lora else None,
                 recomputes=config.training.gradient_checkpointing,
+                kept_prefix_tokens=(
+                    config.rollout.kept_prefix_tokens if spec.generates and role == "actor" else 0
+                ),
             ),
         )
 

@@ -44,8 +44,10 @@ class ProfiledDurations:
 
     @property
     def resting_bytes(self) -> float:
-        """What the process holds throughout: libraries, weights, optimiser states."""
-        held = sum(m.weight_bytes + m.optimizer_bytes for m in self._models.values())
+        """What the process holds throughout: libraries, weights, optimisers, kept prefixes."""
+        held = sum(
+            m.weight_bytes + m.optimizer_bytes + m.kept_prefix_bytes for m in self._models.values()
+        )
         held += draft_bytes(self._work.speculation)
         return self._costs.memory.process_bytes + held
 

@@ -146,6 +146,7 @@ def _hold_engine(
         shares_weights=True,  # new weights are written into the module itself
         packs_weights=config.rollout.packed_weights,
         weights=config.rollout.weights,
+        kept_prefix_tokens=config.rollout.kept_prefix_tokens,
         speculation=speculation_of(
             config,
             loader.tokenizer,

@@ -66,6 +66,13 @@ def test_weights_in_int8_take_a_byte_each_beside_the_trainers_while_generating()
     assert "int8 weights" not in generation_bytes(model, Layout(), Engine(), samples=3, tokens=100)
 
 
+def test_kept_prefixes_lie_there_throughout():
+    model = HeldModel(SHAPE, kept_prefix_tokens=1000)
+    found = resting_bytes(model, Layout())
+    assert found["kept prefixes"] == 1000 * 2**19  # half a mebibyte a token, as below
+    assert "kept prefixes" not in resting_bytes(HeldModel(SHAPE), Layout())
+
+
 def test_the_cache_of_a_7b_model_is_half_a_mebibyte_per_token():
     # kipp.ly: 2 * layers * heads * head width * 2 bytes = 0.5 MiB
     found = generation_bytes(HeldModel(SHAPE), Layout(), Engine(), samples=3, tokens=100)

@@ -73,6 +73,22 @@ def test_weights_in_int8_are_in_the_memory_that_is_expected():
         request_from(config, gpus)
 
 
+def test_kept_prefixes_are_in_the_memory_that_is_expected():
+    rollout = {**DOCUMENT["rollout"], "kept_prefix_tokens": 4096}
+    (plain,), (keeping,) = plans_of(), plans_of(rollout=rollout)
+    assert plain.predicted is not None
+    assert keeping.predicted is not None
+    kept = 4096 * 2 * 2 * 2 * 24 * 4  # layers, keys and values, heads of 24 numbers, float32
+    for stage, peak in plain.predicted.peak_bytes[0].items():
+        assert keeping.predicted.peak_bytes[0][stage] == pytest.approx(peak + kept, abs=1)
+    for device in ("cpu-core", "A100-80G"):
+        cluster = Cluster.uniform(device, nodes=1, devices_per_node=1)
+        config = resolve(build_config({**DOCUMENT, "rollout": rollout}))
+        models = request_from(config, cluster).models
+        assert models["actor"].kept_prefix_bytes == kept
+        assert models["critic"].kept_prefix_bytes == 0
+
+
 def test_shorter_answers_are_expected_to_take_less():
     (long,) = plans_of()
     (short,) = plans_of(rollout={**DOCUMENT["rollout"], "mean_new_tokens": 4.0})

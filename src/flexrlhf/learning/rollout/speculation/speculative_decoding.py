@@ -170,6 +170,13 @@ class SpeculativeDecoding:
             for answer, stays in zip(self._answers, goes_on, strict=True)
             if not stays
         ]
+        self._decoder.end(
+            {
+                row: answer.tokens
+                for row, (answer, stays) in enumerate(zip(self._answers, goes_on, strict=True))
+                if not stays
+            }
+        )
         rows_B = compaction(torch.tensor(goes_on))
         rows = rows_B.tolist()
         self._answers = [self._answers[row] for row in rows]
