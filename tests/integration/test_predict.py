@@ -73,6 +73,17 @@ def test_a_bad_file_is_status_2_with_three_parts(tmp_path, content):
     assert not (tmp_path / "out.csv").exists()
 
 
+@pytest.mark.parametrize("out", ["", "/", "."])
+def test_a_folder_is_no_place_for_predictions(tmp_path, out):
+    rows = PUBLISHED.read_text(encoding="utf-8").splitlines(keepends=True)
+    cases = tmp_path / "cases.csv"
+    cases.write_text("".join(rows[:2]), encoding="utf-8")
+    done = run(cases, "--out", out)
+    assert done.returncode == 2
+    assert "Is a directory" in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 3
+
+
 def test_an_absurd_number_is_status_2_and_names_its_line(tmp_path):
     with PUBLISHED.open(encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))[:3]

@@ -23,7 +23,8 @@ def predict(cases: Path | str, out: Path | str) -> str:
 
     answers = predict_file(Path(cases), Path(out))
     refused = sum(answer.value is None for answer in answers)
-    return f"{len(answers) - refused} rows answered, {refused} refused: {out}"
+    answered = len(answers) - refused
+    return f"{answered} {'row' if answered == 1 else 'rows'} answered, {refused} refused: {out}"
 
 
 def profile(

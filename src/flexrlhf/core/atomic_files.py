@@ -17,6 +17,8 @@ def write_atomically(path: Path, text: str) -> None:
     Raises:
         OSError: the disk is full, or does not take the file for another reason; the old file stays.
     """
+    if not path.name:  # of the current folder, or the root
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
     partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:
         partial.write_text(text, encoding="utf-8")

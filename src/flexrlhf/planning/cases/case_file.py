@@ -88,12 +88,16 @@ def _text_of(path: Path) -> str:
     return text
 
 
+def _columns(number: int) -> str:
+    return "one column" if number == 1 else f"{number} columns"
+
+
 def _check_header(path: Path, header: Sequence[str]) -> None:
     missing = [name for name in COLUMNS if name not in header and name not in OPTIONAL_COLUMNS]
     if missing:
         shown = ", ".join(missing[:6]) + (", ..." if len(missing) > 6 else "")
         raise DataError(
-            f"The header of {path} lacks {len(missing)} columns: {shown}.",
+            f"The header of {path} lacks {_columns(len(missing))}: {shown}.",
             "The first line names every column of benchmarks/published/README.md; cells may be"
             " empty.",
             "Add the columns, or give the header line if there is none.",

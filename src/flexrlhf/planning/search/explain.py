@@ -3,15 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Final
 
 from flexrlhf.core.digits import three_digits
 from flexrlhf.core.timeline import Share
+from flexrlhf.planning.placement.plan import Bound
 from flexrlhf.planning.placement.prediction import Prediction
 from flexrlhf.planning.search.more_memory import LargestBatch, MoreMemory
 from flexrlhf.planning.search.request import Objective
 from flexrlhf.planning.search.search import Found
 from flexrlhf.planning.search.sensitivity import TIE, Gains
 from flexrlhf.planning.search.stage_words import STAGE_WORDS, UNSEEN, stages_taken
+
+_MORE: Final[dict[Bound, str]] = {
+    "compute": "devices twice as fast",
+    "memory": "twice the memory",
+    "communication": "links twice as fast",
+    "scheduling": "no idle device",
+}
+"""What each gain is of. What a stage gathers and reduces while it computes counts as the stage, so
+the share of data moved does not say by itself that links bound a plan."""
 
 
 def why_won(
@@ -50,12 +61,15 @@ def why_won(
     return f"{', '.join(parts)}. {said}"
 
 
-def why_lost(found: Found, winner: Found, *, objective: Objective = "throughput") -> str:
+def why_lost(
+    found: Found, winner: Found, *, gains: Gains, objective: Objective = "throughput"
+) -> str:
     """Returns one sentence on a plan that fits and is slower or dearer: where its time goes.
 
     Args:
         found: the plan.
         winner: the best.
+        gains: what the plan would gain, which says what bounds it.
         objective: by which plans are ranked.
     """
     ours, best = _predicted(found), _predicted(winner)
@@ -70,7 +84,8 @@ def why_lost(found: Found, winner: Found, *, objective: Objective = "throughput"
         devices += f"{len(winner.best.plan.devices)} are paid for; "
     return (
         f"{_taken(ours, objective)}, {ratio:.2f} times the best{level}: "
-        f"{devices}{_longer(ours, best)}; {waits}."
+        f"{devices}{_longer(ours, best)}; {waits}; bound by {gains.bound_by} "
+        f"({_MORE[gains.bound_by]} would give x{gains.of(gains.bound_by):.2f})."
     )
 
 
@@ -107,13 +122,11 @@ def _longer(ours: Prediction, best: Prediction) -> str:
 
 def _bound(gains: Gains, memory: MoreMemory) -> str:
     by = f" (by {memory.strategy}, planned anew)" if memory.strategy else ""
-    said = {
-        "compute": f"devices twice as fast would give x{gains.compute:.2f}",
-        "memory": f"twice the memory x{gains.memory:.2f}{by}",
-        "communication": f"links twice as fast x{gains.communication:.2f}",
-        "scheduling": f"no idle device x{gains.scheduling:.2f}",
-    }
-    return f"Bound by {gains.bound_by}: {', '.join(said.values())}."
+    first, *others = (f"x{gains.of(bound):.2f}{by if bound == 'memory' else ''}" for bound in _MORE)
+    names = list(_MORE.values())
+    said = [f"{names[0]} would give {first}"]
+    said += [f"{name} {gain}" for name, gain in zip(names[1:], others, strict=True)]
+    return f"Bound by {gains.bound_by}: {', '.join(said)}."
 
 
 def _batch(largest: LargestBatch | None) -> str:

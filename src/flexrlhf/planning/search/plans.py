@@ -195,7 +195,7 @@ def _ranked(
                 objective=request.objective,
             )
         else:
-            why = why_lost(found, fitting[0], objective=request.objective)
+            why = why_lost(found, fitting[0], gains=gains, objective=request.objective)
         yield replace(
             found.best.plan,
             rank=place + 1,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -40,12 +40,17 @@ class Gains:
         """Memory where it helps by a tenth, else the thing that would help most."""
         if self.memory >= _NOTABLE:
             return "memory"
-        found: Mapping[Bound, float] = {
+        others: tuple[Bound, ...] = ("compute", "communication", "scheduling")
+        return max(others, key=self.of)
+
+    def of(self, bound: Bound) -> float:
+        """Returns the gain from twice of what bounds a plan."""
+        return {
             "compute": self.compute,
+            "memory": self.memory,
             "communication": self.communication,
             "scheduling": self.scheduling,
-        }
-        return max(found, key=lambda bound: found[bound])
+        }[bound]
 
 
 def gains_of(request: PlanRequest, evaluation: Evaluation, wanted: Plan) -> Gains:

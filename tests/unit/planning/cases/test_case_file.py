@@ -33,7 +33,7 @@ def test_rows_come_with_their_lines(tmp_path, row):
         (HEADER.encode(), "no rows"),
         (b"a,b\n1,2\n", "lacks"),
         (b"DeepSpeed-Chat,ppo,8\n", "lacks"),
-        (HEADER.replace("n_gpus,", "").encode() + b"\n", "lacks 1 columns: n_gpus"),
+        (HEADER.replace("n_gpus,", "").encode() + b"\n", "lacks one column: n_gpus"),
         (HEADER.encode() + b",gpu\n", "names gpu twice"),
         (HEADER.encode() + b"\nverl,ppo\n", "fewer cells"),
         (HEADER.encode() + b"\n" + b"," * 200 + b"\n", "more cells"),

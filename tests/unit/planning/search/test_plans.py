@@ -17,6 +17,7 @@ from flexrlhf.planning.costs.workload import Workload
 from flexrlhf.planning.placement.choices import Choices
 from flexrlhf.planning.search.plans import ranked_plans
 from flexrlhf.planning.search.request import PlanRequest
+from flexrlhf.planning.search.sensitivity import gains_of
 
 
 def request_for(algorithm="ppo", *, name="llama-7b", device="A100-80G", nodes=1, **options):
@@ -48,6 +49,7 @@ def test_plans_come_best_first_and_say_why():
     assert fitting[0].chosen_by == "auto"
     assert f"Bound by {fitting[0].bound_by}" in fitting[0].why
     assert all("times the best" in plan.why for plan in fitting[1:])
+    assert all(f"; bound by {plan.bound_by} (" in plan.why for plan in fitting[1:])
     assert ranked.search["simulated"] < ranked.search["candidates"]
 
 
@@ -62,6 +64,17 @@ def test_the_winner_says_what_its_stages_take_and_where_the_next_loses():
     last = ranked.plans[len(others)].why
     seconds = [three_digits(predicted.stage_s[worst]) for predicted in (others[-1], best)]
     assert f"{seconds[0]} s instead of {seconds[1]} s" in last
+
+
+def test_a_loser_that_gathers_for_every_token_is_bound_by_its_links():
+    """Its gathers count as generation, so that the share of data moved is small."""
+    ranked = ranked_plans(request_for(nodes=2))
+    plan = of_strategy(ranked, "zero3_generation")
+    found = next(f for f in ranked.found if f.strategy == "zero3_generation")
+    gain = gains_of(request_for(nodes=2), found.best, found.wanted).communication
+    assert plan.bound_by == "communication"
+    assert gain > 1.2
+    assert f"bound by communication (links twice as fast would give x{gain:.2f})" in plan.why
 
 
 def test_where_cost_ranks_the_sentences_compare_costs():
