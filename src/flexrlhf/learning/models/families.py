@@ -7,7 +7,7 @@ attention to the caller: the native engine has a cache for it, scoring and train
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Final, Protocol
 
@@ -49,7 +49,13 @@ class AttentionCall:
         """Queries, keys and values."""
         return self.queries, self.keys, self.values
 
+    def asked_at(self, places: Places) -> AttentionCall:
+        """Returns the same keys and values, asked for by the queries of some tokens alone."""
+        return replace(self, queries=self.queries[places])
 
+
+Places = tuple[Tensor, ...]
+"""An index into the batch shape of tokens, [N] for each of its dimensions."""
 Attend = Callable[[AttentionCall], Tensor]
 """Returns [..., H * K]."""
 
@@ -63,8 +69,18 @@ class Family(Protocol):
         """Called before tokens at positions below `num_positions` are read."""
         ...
 
-    def hidden(self, tokens: Tensor, positions: Tensor, attend: Attend) -> Tensor:
-        """Returns the last layer's output [..., D] for int64 tokens at these positions."""
+    def hidden(
+        self, tokens: Tensor, positions: Tensor, attend: Attend, *, wanted: Places | None = None
+    ) -> Tensor:
+        """Returns the last layer's output [..., D] for int64 tokens at these positions.
+
+        Args:
+            tokens: [...].
+            positions: [...].
+            attend: is called once for each layer.
+            wanted: the tokens whose output is returned, [N, D]. In the last layer attention is then
+                asked for their queries alone, [N, H, K], with the keys and values of all tokens.
+        """
         ...
 
     def logits(self, hidden: Tensor) -> Tensor:
@@ -112,7 +128,9 @@ class RotaryFamily:
         cosines_1TK, sines_1TK = self._trunk.rotary_emb(weight, positions_1T)
         self._cosines_T1K, self._sines_T1K = cosines_1TK[0, :, None], sines_1TK[0, :, None]
 
-    def hidden(self, tokens: Tensor, positions: Tensor, attend: Attend) -> Tensor:
+    def hidden(
+        self, tokens: Tensor, positions: Tensor, attend: Attend, *, wanted: Places | None = None
+    ) -> Tensor:
         """See `Family`."""
         cosines, sines = self._cosines_T1K[positions], self._sines_T1K[positions]
 
@@ -131,6 +149,8 @@ class RotaryFamily:
                 self._heads(attention.v_proj(normed)),
                 attention.scaling,
             )
+            if wanted is not None and index == self.shape.num_layers - 1:
+                hidden, call = hidden[wanted], call.asked_at(wanted)
             hidden = hidden + attention.o_proj(attend(call))
             return hidden + layer.mlp(rms_normed(layer.post_attention_layernorm, hidden))
 
@@ -175,7 +195,9 @@ class Gpt2Family:
     def prepare(self, num_positions: int) -> None:
         """Positions are learned: nothing to prepare."""
 
-    def hidden(self, tokens: Tensor, positions: Tensor, attend: Attend) -> Tensor:
+    def hidden(
+        self, tokens: Tensor, positions: Tensor, attend: Attend, *, wanted: Places | None = None
+    ) -> Tensor:
         """See `Family`."""
 
         def run(index: int, block: Any, hidden: Tensor) -> Tensor:
@@ -185,6 +207,8 @@ class Gpt2Family:
                 part.unflatten(-1, (-1, self._head_width)) for part in projected
             )
             call = AttentionCall(index, queries, keys, values, attention.scaling)
+            if wanted is not None and index == self.shape.num_layers - 1:
+                hidden, call = hidden[wanted], call.asked_at(wanted)
             hidden = hidden + attention.c_proj(attend(call))
             return hidden + block.mlp(block.ln_2(hidden))
 

@@ -261,15 +261,31 @@ class NativeDecoder:
         is_here_BP = prompt_of_B[:, None] == torch.tensor(prompts, device=self._device)
         places, sources = is_here_BP.nonzero(as_tuple=True)
         rows = rows_B[places]
-        attend = partial(self._attend_prompts, rows, sources)
-        hidden_PTD = self._family.hidden(tokens_PT, positions_PT, attend)
         last_P = torch.tensor([len(prompt) - 1 for prompt in tokens], device=self._device)
-        return hidden_PTD[torch.arange(len(prompts), device=self._device), last_P]
+        attend = partial(self._attend_prompts, rows, sources, last_P)
+        ends = (torch.arange(len(prompts), device=self._device), last_P)
+        return self._family.hidden(tokens_PT, positions_PT, attend, wanted=ends)
 
-    def _attend_prompts(self, rows: Tensor, sources: Tensor, call: AttentionCall) -> Tensor:
-        """Causal attention inside the prompts, [P, T, heads, K]; padding on the right is unseen."""
-        queries, keys, values = (heads.transpose(1, 2) for heads in call.heads)
+    def _attend_prompts(
+        self, rows: Tensor, sources: Tensor, last_P: Tensor, call: AttentionCall
+    ) -> Tensor:
+        """Causal attention inside the prompts, [P, T, heads, K]; padding on the right is unseen.
+
+        Of the last layer the last tokens alone have queries, [P, heads, K].
+        """
+        keys, values = call.keys.transpose(1, 2), call.values.transpose(1, 2)
         self._cache.write_prompts(call.layer, rows, keys[sources], values[sources])
+        if call.queries.dim() == 3:
+            is_seen_PT = torch.arange(keys.shape[2], device=self._device) <= last_P[:, None]
+            return scaled_dot_product_attention(
+                call.queries[:, :, None],
+                keys,
+                values,
+                attn_mask=is_seen_PT[:, None, None],
+                scale=call.scaling,
+                enable_gqa=True,
+            ).flatten(1)
+        queries = call.queries.transpose(1, 2)
         attended = scaled_dot_product_attention(
             queries, keys, values, is_causal=True, scale=call.scaling, enable_gqa=True
         )

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import embedding, silu
 
-from flexrlhf.learning.models.families import Attend, AttentionCall, CacheShape
+from flexrlhf.learning.models.families import Attend, AttentionCall, CacheShape, Places
 from flexrlhf.learning.models.output_head import output_head
 from flexrlhf.learning.rollout.int8_linear import Int8Linear
 from flexrlhf.learning.rollout.packed_linear import PackedLinear, can_pack, is_read_as_it_lies
@@ -119,7 +119,9 @@ class PackedRotaryFamily:
             cosines_1TK[0, :, None, :num_pairs], sines_1TK[0, :, None, :num_pairs]
         )
 
-    def hidden(self, tokens: Tensor, positions: Tensor, attend: Attend) -> Tensor:
+    def hidden(
+        self, tokens: Tensor, positions: Tensor, attend: Attend, *, wanted: Places | None = None
+    ) -> Tensor:
         """See `Family`."""
         rotations = self._rotations_T1P[positions]
         hidden = embedding(tokens, self._trunk.embed_tokens.weight)
@@ -134,6 +136,8 @@ class PackedRotaryFamily:
                 heads.turned.copy_(normed * layer.head_norm_HK)
             heads.turned_pairs.mul_(rotations)
             call = self._call(index, heads) if placed is None else placed.calls[index]
+            if wanted is not None and index == self.shape.num_layers - 1:
+                hidden, call = hidden[wanted], call.asked_at(wanted)
             hidden = layer.attention_out.added_to(hidden, attend(call))
             both = layer.mlp_in(_normed(hidden, self._floor), out=gates_out)
             placed = place if both is gates_out else None
