@@ -84,15 +84,8 @@ _MEMORY_WHY: Final = {
     "flex-batch-004": "50 samples leave 0.5 GB each, while 13B keeps 2.2 GB a sample without"
     " recomputation and 0.3 GB with it: the paper states neither, nor whether 50 is one device's.",
 }
-_DRIFT: Final = (
-    "the machine drifts: of three runs of the command within an hour and a half, of which this is"
-    " the last and the first was of commit 0328ca8, PPO's iterations took 0.269, 0.260 and 0.385 s,"
-    " and launches of a decode layer 0.065 to 0.149 ms by their profiles. Errors of the three were"
-    " +17.6, +33.3 and +9.0 % for sft, +15.5, +34.3 and +4.1 % for rm, +1.8, +6.3 and -15.9 % for"
-    " PPO, +12.6, -2.4 and +9.8 % for SmolLM2, and of PPO's memory +3.6, +10.2 and +1.3 %: a goal"
-    " that one run meets another misses. What else there is to it was not found out."
-)
-_OWN_WHY: Final[Mapping[str, str]] = dict.fromkeys(("demo, sft", "demo, rm", "demo, ppo"), _DRIFT)
+_OWN_WHY: Final[Mapping[str, str]] = {}
+"""By run; at present none is missed."""
 _OWN_LINE: Final = re.compile(
     r"- (?P<run>.+), iteration: (?P<error>\S+ %)( \(.*\))?, goal .*: missed\."
 )

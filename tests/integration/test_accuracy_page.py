@@ -11,6 +11,7 @@ ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "benchmarks" / "accuracy"))
 
 from misses import own_misses  # noqa: E402  a program's folder, no package
+from own_runs_page import own_runs_page  # noqa: E402
 
 PAGE = (ROOT / "docs" / "planner-accuracy.md").read_text(encoding="utf-8")
 WHY = PAGE.partition("## Which rows miss, and why")[2].partition("\n## ")[0]
@@ -67,7 +68,28 @@ def test_our_own_missed_runs_are_read_from_their_page():
         "- demo, rm, iteration: -7.8 %, goal within 15 %: met.",
     ]
     assert own_misses(lines) == {"demo, sft": "-17.3 %"}
+    of_rounds = "- demo, ppo, iteration: +16.0 % (+9.1 to +18.8), goal within 15 %: missed."
+    assert own_misses([of_rounds]) == {"demo, ppo": "+16.0 %"}
     page = (ROOT / "docs" / "results" / "own-runs.md").read_text(encoding="utf-8")
     missed = own_misses(page.splitlines())
     named = "\n".join(lines_of("Step times of our own runs"))
     assert all(f"{run}, {error}" in named for run, error in missed.items())
+
+
+def test_the_page_of_our_own_runs_is_made_of_all_rounds():
+    folder = ROOT / "docs" / "results"
+    document = json.loads((folder / "own-runs.json").read_text(encoding="utf-8"))
+    assert own_runs_page(document) == (folder / "own-runs.md").read_text(encoding="utf-8")
+    found = {}
+    for row in document["rows"]:
+        if row["what"] == "iteration":
+            predicted = row["known"] or row["before"]
+            found.setdefault(row["run"], []).append(predicted / row["measured"] - 1)
+    assert {len(errors) for errors in found.values()} == {document["rounds"]}
+    page = own_runs_page(document)
+    for run, errors in found.items():
+        middle = sorted(errors)[len(errors) // 2]
+        verdict = "met" if abs(middle) <= 0.15 else "missed"
+        (line,) = [line for line in page.splitlines() if line.startswith(f"- {run}, iteration: ")]
+        assert line.startswith(f"- {run}, iteration: {100 * middle:+.1f} % (")
+        assert line.endswith(f": {verdict}.")
