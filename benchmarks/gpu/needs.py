@@ -31,6 +31,7 @@ class Part:
 PARTS = (
     Part("formulas", "formulas.py", "losses, sampling, optimiser, bytes, weights", _TENSORS),
     Part("models", "models.py", "passes, generation and training of small random models", _MODELS),
+    Part("graphs", "graphs.py", "captured decode steps against launched ones", _MODELS),
     Part("runs", "runs.py", "PPO with four models, colocated and disaggregated", _RUNS),
 )
 

@@ -13,7 +13,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -87,6 +87,8 @@ class Row:
     """Of transformers; empty where there is nothing beside ours."""
     limit_s: float
     peak_bytes: int
+    launched_s: list[float] = field(default_factory=list)
+    """Of ours without captured steps; empty where none are captured."""
 
     def line(self) -> str:
         """Returns the row for people."""
@@ -94,6 +96,8 @@ class Row:
         said = f"  {self.job}, {self.what}: {ours:.3f} s, {self.limit_s / ours:.0%} of the limit"
         if self.theirs_s:
             said += f", {statistics.median(self.theirs_s) / ours:.2f} times transformers"
+        if self.launched_s:
+            said += f", {statistics.median(self.launched_s) / ours:.2f} times uncaptured steps"
         return f"{said}, peak {self.peak_bytes / 1e9:.2f} GB"
 
 
@@ -126,7 +130,10 @@ def main() -> int:
 
 def _decoding(model: nn.Module, job: Job, batch: int, bandwidth: float) -> Row:
     device = next(model.parameters()).device
-    engine = NativeEngine(model, max_sequences=batch)
+    engine, launching = (
+        NativeEngine(model, max_sequences=batch, captures_steps=captures)
+        for captures in (True, False)
+    )
     prompts = [
         tuple((7 * row + place) % (_VOCABULARY - 1) + 1 for place in range(job.prompt_tokens))
         for row in range(batch)
@@ -136,7 +143,7 @@ def _decoding(model: nn.Module, job: Job, batch: int, bandwidth: float) -> Row:
     tokens = torch.tensor(prompts, device=device)
     causal_lm: Any = model
 
-    def ours() -> None:
+    def ours(engine: NativeEngine = engine) -> None:
         answers = engine.generate(requests, sampling)
         assert all(len(answer.tokens) == job.new_tokens for answer in answers)
 
@@ -156,7 +163,10 @@ def _decoding(model: nn.Module, job: Job, batch: int, bandwidth: float) -> Row:
     ours()
     peak = peak_bytes(device)
     theirs()
-    times = _in_turns(device, [ours, theirs])
+    works = [ours, theirs]
+    if device.type == "cuda":
+        works.append(partial(ours, launching))
+    ours_s, theirs_s, *launched_s = _in_turns(device, works)
     weights = sum(weight.nbytes for weight in model.parameters())
     config = causal_lm.config
     cached = config.num_hidden_layers * 2 * config.num_key_value_heads * config.head_dim
@@ -166,9 +176,11 @@ def _decoding(model: nn.Module, job: Job, batch: int, bandwidth: float) -> Row:
     return Row(
         job.name,
         f"{job.new_tokens} tokens for {batch}",
-        *times,
+        ours_s,
+        theirs_s,
         limit_s=job.new_tokens * read / bandwidth,
         peak_bytes=peak,
+        launched_s=launched_s[0] if launched_s else [],
     )
 
 

@@ -79,8 +79,9 @@ def test_parts_that_lack_a_package_are_skipped_and_the_others_run(tmp_path: Path
     assert code == 0, said
     assert "formulas: ok" in said
     assert "models: skipped: no transformers, no safetensors, no psutil\n" in said
+    assert "graphs: skipped: no transformers, no safetensors, no psutil\n" in said
     assert "runs: skipped: no transformers, no safetensors, no psutil, no pydantic" in said
-    assert "gpu-check: 1 ok, 0 failed, 2 skipped" in said
+    assert "gpu-check: 1 ok, 0 failed, 3 skipped" in said
 
 
 @pytest.mark.full
@@ -89,7 +90,7 @@ def test_both_layouts_run_on_a_cpu_with_nothing_but_what_it_names(tmp_path: Path
     code, said = check(tmp_path, "--device", "cpu", hidden=_NOT_NEEDED, timeout_s=590)
     assert code == 0, said
     assert "disaggregated on cpu, float64: 96 answers: the same" in said
-    assert "gpu-check: 3 ok, 0 failed, 0 skipped" in said
+    assert "gpu-check: 4 ok, 0 failed, 0 skipped" in said
 
 
 def test_the_bench_is_skipped_without_a_gpu_or_without_transformers(tmp_path: Path):

@@ -24,6 +24,11 @@ class Rollout(Section):
     packed_weights: bool = True
     """On CPUs, in float32, native copies Llama and Qwen weights while it generates, to read them
     faster; costs the memory of the weights again."""
+    cuda_graphs: bool = False
+    """On GPUs native captures decode steps of models that lie there whole and repeat them, which
+    spares launching their operations one by one; where it cannot, it says why and goes on without.
+    A captured step is compared with the step itself before it is used. Off until `make gpu-check`
+    has passed on a GPU, where it has not run yet."""
     weights: RolloutWeights = "same"
     """int8: on CPUs, in float32, native multiplies Llama and Qwen weights and their inputs rounded
     to 8 bits while it generates, on one device, which is faster. Answers, those of an evaluation

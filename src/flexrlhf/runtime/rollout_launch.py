@@ -59,6 +59,7 @@ def build_rollouts(
                 policy,
                 max_sequences=settled(config.rollout.max_sequences),
                 packs_weights=config.rollout.packed_weights,
+                captures_steps=config.rollout.cuda_graphs,
                 weights=config.rollout.weights,
                 kept_prefix_tokens=config.rollout.kept_prefix_tokens,
                 speculation=speculation_of(

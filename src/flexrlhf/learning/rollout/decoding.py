@@ -57,7 +57,10 @@ class Decoder(Protocol):
         ...
 
     def step(self, tokens_B: Tensor) -> Tensor:
-        """Appends one token to every row; returns the logits [B, V] of the next."""
+        """Appends one token to every row; returns the logits [B, V] of the next.
+
+        They are read before the next step, which may write into the same place.
+        """
         ...
 
 

@@ -33,6 +33,7 @@ def build_engine(
     has_weights: bool = True,
     gathers_per_token: bool = False,
     packs_weights: bool = True,
+    captures_steps: bool = False,
     weights: RolloutWeights = "same",
     speculation: Speculation | None = None,
     kept_prefix_tokens: int = 0,
@@ -51,6 +52,7 @@ def build_engine(
         gathers_per_token: weights that lie in several replicas are gathered layer by layer in every
             pass, instead of once for each call of `generate`.
         packs_weights: the engine may copy weights, while it generates, to read them faster.
+        captures_steps: the engine may capture decode steps on a GPU, and repeat them.
         weights: what it multiplies by.
         speculation: several tokens of an answer are tried at a time; None: one.
         kept_prefix_tokens: whose keys and values are kept for prompts that begin alike.
@@ -76,6 +78,7 @@ def build_engine(
         has_weights=has_weights,
         gathers_per_token=per_token,
         packs_weights=packs_weights,
+        captures_steps=captures_steps,
         weights=weights,
         speculation=speculation,
         kept_prefix_tokens=kept_prefix_tokens,

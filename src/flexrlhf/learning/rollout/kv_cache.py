@@ -48,6 +48,8 @@ class KVCache:
         )
         self._keys = self._values = empty
         """[layers, slots, KV heads, T, K]."""
+        self.num_moves = 0
+        """How often everything was copied into a larger place: views from before are of no use."""
         self._used: list[tuple[Tensor, Tensor]] = []
         """Per layer, keys and values of the slots in use, with all their room."""
         self._newest: Tensor | None = None
@@ -60,6 +62,16 @@ class KVCache:
     def dtype(self) -> torch.dtype:
         """Of keys and values."""
         return self._keys.dtype
+
+    @property
+    def num_slots(self) -> int:
+        """For which there is room, in use or not; those in use come first."""
+        return self._keys.shape[1]
+
+    @property
+    def num_places(self) -> int:
+        """Tokens of a slot for which there is room."""
+        return self._keys.shape[3]
 
     def add(self, prompt_lengths: Sequence[int]) -> Tensor:
         """Adds slots behind the present ones; returns their rows, on the cache's device."""
@@ -87,17 +99,25 @@ class KVCache:
             slots[:, rows, :, : held.shape[2]] = held[:, None]
 
     def extend(self) -> Tensor:
-        """Adds one token to every slot.
+        """Adds one token to every slot, and tells `write` where.
 
         Returns:
             Its position, int64 on the cache's device: [B], or [1] where it is the same in all.
         """
+        self.lengthen()
+        return self.place_newest()
+
+    def lengthen(self) -> None:
+        """Adds one token to every slot."""
         self.lengths += 1
         self.longest += 1
         self.shortest += 1
         if self.longest > self._keys.shape[3]:
             self._move(len(self.lengths))
             self._find_used()
+
+    def place_newest(self) -> Tensor:
+        """Tells `write` where the token lies that `lengthen` added; returns what `extend` does."""
         device = self._keys.device
         if self.longest == self.shortest:
             self._newest = None
@@ -164,6 +184,16 @@ class KVCache:
         )
         return list(zip(keys.transpose(-1, -2).unbind(), values.unbind(), strict=True))
 
+    def within(self, num_slots: int, num_places: int) -> list[tuple[Tensor, Tensor]]:
+        """Returns each layer's keys and values in a corner of the cache, in use or not.
+
+        Views [slots, KV heads, T, K], good until the cache has moved.
+        """
+        corners = (
+            slots[:, :num_slots, :, :num_places].unbind() for slots in (self._keys, self._values)
+        )
+        return list(zip(*corners, strict=True))
+
     def keep(self, rows: Tensor) -> None:
         """Makes old slot `rows[i]` the new slot i; only slots that change place are copied."""
         self._set_lengths(self.lengths[rows])
@@ -189,6 +219,7 @@ class KVCache:
 
     def _move(self, num_held: int) -> None:
         """Makes room for the present lengths and some growth; `num_held` slots hold something."""
+        self.num_moves += 1
         self._keys = self._moved(self._keys, num_held, is_transposed=self._transposes_keys)
         self._values = self._moved(self._values, num_held, is_transposed=False)
 

@@ -59,6 +59,7 @@ class ModuleEngine(ABC):
         has_weights: False: the model's tensors hold nothing yet, a version is installed first.
         gathers_per_token: how weights that lie in several replicas are present.
         packs_weights: the engine may copy weights, while it generates, to read them faster.
+        captures_steps: on a GPU the engine may capture decode steps and repeat them.
         weights: what it multiplies by; int8: a copy that it rounds whenever answers begin.
         speculation: several tokens of an answer are tried at a time; None: one.
         kept_prefix_tokens: of prompts and answers whose keys and values are kept for prompts that
@@ -90,11 +91,13 @@ class ModuleEngine(ABC):
         has_weights: bool = True,
         gathers_per_token: bool = False,
         packs_weights: bool = True,
+        captures_steps: bool = False,
         weights: RolloutWeights = "same",
         speculation: Speculation | None = None,
         kept_prefix_tokens: int = 0,
     ) -> None:
         self._packs_weights = packs_weights
+        self._captures_steps = captures_steps
         self._rounds_weights = weights == "int8"
         self._speculation = speculation
         self._counts = SpeculationCounts()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 
 import torch
 from torch import Tensor, nn
@@ -21,6 +21,7 @@ from flexrlhf.learning.models.families import (
     unsupported_reason,
 )
 from flexrlhf.learning.rollout.decoding import Decoder, Room
+from flexrlhf.learning.rollout.graphed_step import GraphedStep, StepGraphs
 from flexrlhf.learning.rollout.kv_cache import KVCache
 from flexrlhf.learning.rollout.lockstep import RunPass
 from flexrlhf.learning.rollout.module_engine import ModuleEngine
@@ -54,7 +55,8 @@ class NativeEngine(ModuleEngine):
     A sequence that ends leaves the batch at once, and the next that waits takes its place. A prompt
     is read once, and its keys and values are copied to all of its answers; where prefixes are
     kept, only what no earlier sequence began with is read. On a CPU, float32 weights are copied
-    into a layout that is read faster, or rounded, anew whenever answers begin.
+    into a layout that is read faster, or rounded, anew whenever answers begin. On a GPU
+    steps may be captured and repeated.
     """
 
     name = "native"
@@ -80,7 +82,13 @@ class NativeEngine(ModuleEngine):
             packs_weights=self._packs_weights,
             rounds_weights=self._rounds_weights,
             keeper=self._keeper,
+            graphs=self._graphs if self._captures_steps else None,
         )
+
+    @cached_property
+    def _graphs(self) -> StepGraphs:
+        gathers = self._parallel.needs_lockstep
+        return StepGraphs(obstacle="replicas gather its weights" if gathers else None)
 
     def _drafter(self, room: Room, sampling: Sampling) -> Drafter:
         draft = None if self._speculation is None else self._speculation.draft
@@ -98,6 +106,7 @@ def native_decoder(
     packs_weights: bool,
     rounds_weights: bool = False,
     keeper: PrefixKeeper | None = None,
+    graphs: StepGraphs | None = None,
 ) -> NativeDecoder:
     """Returns a model that a family runs, with its weights as they are now and an empty cache.
 
@@ -107,6 +116,7 @@ def native_decoder(
         packs_weights: they may be copied to be read faster.
         rounds_weights: they are copied in int8.
         keeper: of earlier sequences; None: every prompt is read whole.
+        graphs: captures steps, where that is possible; None: no step is captured.
     """
     weight = next(model.parameters())
     device = weight.device
@@ -127,11 +137,13 @@ def native_decoder(
         transposes_keys=multiplies,
     )
     attention = MultipliedAttention if multiplies else FusedAttention
-    if keeper is None:
-        return NativeDecoder(family, cache, device, attention)
-    kept = keeper.kept(family.shape, dtype=dtype, device=device, family=type(family))
-    prefixes = PrefixReader(family, cache, kept, keeper.counts)
-    return NativeDecoder(family, cache, device, attention, prefixes)
+    prefixes = None
+    if keeper is not None:
+        kept = keeper.kept(family.shape, dtype=dtype, device=device, family=type(family))
+        prefixes = PrefixReader(family, cache, kept, keeper.counts)
+    reads_runs = room.read_tokens > 1  # of unlike lengths: few steps are of one token each
+    graphed = None if graphs is None or reads_runs else graphs.step(model, family, cache)
+    return NativeDecoder(family, cache, device, attention, prefixes=prefixes, graphed=graphed)
 
 
 def _family(model: nn.Module, room: Room, *, packs_weights: bool) -> Family:
@@ -161,6 +173,7 @@ class NativeDecoder:
         device: of the model.
         attention: makes that of a step, whose sequences have one new token each.
         prefixes: reads prompts, and keeps what ends; None: nothing is kept.
+        graphed: gives the steps instead, while it can; None: there is none.
     """
 
     admits = True
@@ -171,13 +184,16 @@ class NativeDecoder:
         cache: KVCache,
         device: torch.device,
         attention: Callable[[KVCache, Tensor | None], Attend],
+        *,
         prefixes: PrefixReader | None = None,
+        graphed: GraphedStep | None = None,
     ) -> None:
         self._family = family
         self._cache = cache
         self._device = device
         self._attention = attention
         self._prefixes = prefixes
+        self._graphed = graphed
         self._cut: _CutGroup | None = None
 
     def admit(self, wave: Wave) -> Tensor:
@@ -217,7 +233,13 @@ class NativeDecoder:
 
     def step(self, tokens_B: Tensor) -> Tensor:
         """See `Decoder`."""
-        positions_B = self._cache.extend()
+        self._cache.lengthen()
+        if self._graphed is not None:
+            logits_BV = self._graphed(tokens_B)
+            if logits_BV is not None:
+                return logits_BV
+            self._graphed = None
+        positions_B = self._cache.place_newest()
         attend = self._attention(self._cache, self._unseen(positions_B))
         return self._family.logits(self._family.hidden(tokens_B, positions_B, attend))
 

@@ -6,6 +6,8 @@ read without being repeated.
 
 from __future__ import annotations
 
+from typing import Protocol
+
 import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
@@ -47,6 +49,18 @@ class MultipliedAttention:
         return attended.view(num_rows, num_heads * width)
 
 
+class Slots(Protocol):
+    """Keys and values of a step's sequences."""
+
+    def write(self, layer: int, keys: Tensor, values: Tensor) -> None:
+        """Stores the newest token of each; keys and values are [B, KV heads, K]."""
+        ...
+
+    def read(self, layer: int) -> tuple[Tensor, Tensor]:
+        """Returns keys and values, [B, KV heads, T, K]."""
+        ...
+
+
 class FusedAttention:
     """See `Attend`; by one kernel.
 
@@ -55,7 +69,7 @@ class FusedAttention:
         added_B11T: to scores, or None.
     """
 
-    def __init__(self, cache: KVCache, added_B11T: Tensor | None) -> None:
+    def __init__(self, cache: Slots, added_B11T: Tensor | None) -> None:
         self._cache = cache
         self._added_B11T = added_B11T
 

@@ -145,6 +145,7 @@ def _hold_engine(
         max_sequences=settled(config.rollout.max_sequences),
         shares_weights=True,  # new weights are written into the module itself
         packs_weights=config.rollout.packed_weights,
+        captures_steps=config.rollout.cuda_graphs,
         weights=config.rollout.weights,
         kept_prefix_tokens=config.rollout.kept_prefix_tokens,
         speculation=speculation_of(
