@@ -60,7 +60,8 @@ test: lint types contracts
 chaos: $(VENV)/.dev
 	OMP_NUM_THREADS=1 $(BIN)/pytest -q -m chaos
 
-# Every placement against one device, in float64 and float32: hours on a small machine.
+# Every placement against one device, in float64 and float32: hours on a small machine. Where it was
+# stopped it goes on with: make equivalence FLEXRLHF_EQUIVALENCE_MISSING=1
 equivalence: $(VENV)/.dev
 	OMP_NUM_THREADS=1 FLEXRLHF_EQUIVALENCE_PAGE=docs/results $(BIN)/pytest -q -m full tests/equivalence
 
