@@ -129,3 +129,47 @@ def test_weights_offered_after_a_checkpoint_are_shared_too(workers):
         sync.offer(3)
     workers.on_shadows(lambda sync: sync.take(3))
     assert all(workers.hold(7.0))
+
+
+def test_a_worker_of_two_groups_installs_for_each_what_that_group_serves():
+    """As with `devices: {shadow_actor: [2, 3], shadow_critic: [3], ...}`: two installs on one."""
+    placement: dict[Role, RolePlacement] = {
+        "actor": RolePlacement((0,)),
+        "critic": RolePlacement((0,)),
+        "reference": RolePlacement((2,)),
+        "reward": RolePlacement((2,)),
+        "shadow_actor": RolePlacement((1, 2), data_parallel=2),
+        "shadow_critic": RolePlacement((2,)),
+    }
+    devices = DeviceMap(
+        Plan(1, "disaggregated", feasible=True, why="", placement=placement), algorithm_spec("ppo")
+    )
+    workers = Workers()
+    held: dict[str, dict[Role, nn.Module]] = {
+        "trainer": {"actor": nn.Linear(8, 8), "critic": nn.Linear(8, 1)},
+        "shadow0": {"shadow_actor": nn.Linear(8, 8)},
+        "shadow1": {"shadow_actor": nn.Linear(8, 8), "shadow_critic": nn.Linear(8, 1)},
+    }
+    for rank, (address, models) in enumerate(held.items()):
+        roles = HeldRoles({role: ParallelModel(model) for role, model in models.items()})
+        if rank == 0:
+            roles.trainers |= dict.fromkeys(models, None)  # pyright: ignore[reportArgumentType, reportAttributeAccessIssue] - only names count
+        workers.syncs[address] = WeightSync(devices, rank, tuple(held), workers.ask)
+        workers.syncs[address].hold(roles)
+    for value, model in enumerate(held["trainer"].values(), start=1):
+        nn.init.constant_(model.weight, value)
+    workers.syncs["trainer"].run(Task("publish", 0, "sync", "publish", "train", weight_version=1))
+    both = workers.syncs["shadow1"]
+    actor, critic = (held["shadow1"][role].weight for role in ("shadow_actor", "shadow_critic"))
+    # The critic's weights are here first, and are no part of what the generating group installs.
+    both.prefetch(replace(TRANSFER, target_group="score", roles=("critic",)))
+    both.run(replace(install(1), group="score"))
+    assert (critic == 2.0).all()
+    assert not (actor == 1.0).any()
+    generating = [workers.syncs["shadow0"], both]
+    with ThreadPoolExecutor(2) as pool:  # they wait for each other's parts
+        list(pool.map(lambda sync: sync.prefetch(TRANSFER), generating))
+    for sync in generating:
+        sync.run(install(1))
+    assert (actor == 1.0).all()
+    assert (critic == 2.0).all()

@@ -46,6 +46,10 @@ class DeviceMap:
         """Returns the workers of a group."""
         return tuple(self._rank_of[device] for device in self.groups[group].devices)
 
+    def group_of(self, role: Role) -> str:
+        """Returns the group that a role works in; a worker may belong to several."""
+        return next(name for name, group in self.groups.items() if role in group.roles)
+
     def ranks(self, role: Role) -> tuple[int, ...]:
         """Returns the workers of a role, in the order of its devices."""
         return tuple(self._rank_of[device] for device in self.plan.placement[role].devices)

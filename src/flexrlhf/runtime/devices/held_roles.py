@@ -32,11 +32,16 @@ class ServedWeights:
 
     name: str
     """The same on all workers that have such weights, and unlike all others."""
-    source: Role
-    """That trains them."""
+    role: Role
+    """That generates or scores with them."""
     ranks: tuple[int, ...]
     """The workers that have such weights."""
     shards: dict[str, Shard]
+
+    @property
+    def source(self) -> Role:
+        """The role that trains them."""
+        return trained_by(self.role)
 
 
 @dataclass(slots=True)
@@ -66,14 +71,14 @@ class HeldRoles:
         take over every version.
         """
         served = [
-            ServedWeights(role, trained_by(role), device_map.ranks(role), model.shards())
+            ServedWeights(role, role, device_map.ranks(role), model.shards())
             for role, model in self.models.items()
             if trained_by(role) != role
         ]
         if self.engine_copy is not None:
             role = device_map.generating
             name, shards = f"{role}/engine", self.engine_copy.shards()
-            served.append(ServedWeights(name, trained_by(role), device_map.ranks(role), shards))
+            served.append(ServedWeights(name, role, device_map.ranks(role), shards))
         return served
 
 

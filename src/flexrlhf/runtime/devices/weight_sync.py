@@ -91,7 +91,7 @@ class WeightSync:
         if task.operation == "publish":
             self._publish(task.weight_version)
             return {}
-        return self._install(task.weight_version)
+        return self._install(task.group, task.weight_version)
 
     def prefetch(self, transfer: Transfer) -> None:
         """Pulls a version beside whatever goes on here; a task installs it later."""
@@ -126,7 +126,7 @@ class WeightSync:
             self._store.protect(served.name)
             self._pull_shared(served, self._offers, prefix=_OFFERED).install()
             self._relay.end(_OFFERED + served.name, self._offers)
-        self._set_version(version)
+        self._set_version(version, self._map.group_of(self._map.generating))
 
     def fill(self, role: Role, targets: Mapping[str, Shard]) -> Receipt:
         """Writes the offered weights of a role into `targets`."""
@@ -137,9 +137,14 @@ class WeightSync:
             if version not in self._store.versions(role):
                 self._store.publish(role, version, self._held.models[role].shards())
 
-    def _install(self, version: int) -> Measurements:
-        receipts = [self._installed(served, version) for served in self._held.served(self._map)]
-        self._set_version(version)
+    def _install(self, group: str, version: int) -> Measurements:
+        """Installs what the group serves with; others of this worker's groups have their own."""
+        receipts = [
+            self._installed(served, version)
+            for served in self._held.served(self._map)
+            if self._map.group_of(served.role) == group
+        ]
+        self._set_version(version, group)
         measured = {"weights/version": Measurement(version, reduction="max")}
         if receipts:
             measured["weights/bytes"] = Measurement(
@@ -197,10 +202,10 @@ class WeightSync:
         turn = self._rank % len(ranks)
         return [self._addresses[rank] for rank in (*ranks[turn:], *ranks[:turn])]
 
-    def _set_version(self, version: int) -> None:
+    def _set_version(self, version: int, group: str) -> None:
         for model in self._held.models.values():
             model.weights_changed()
         if self._held.engine_copy is not None:
             self._held.engine_copy.weights_changed()
-        if self._held.engine is not None:
+        if self._held.engine is not None and self._map.group_of(self._map.generating) == group:
             self._held.engine.load_weights((), version)
