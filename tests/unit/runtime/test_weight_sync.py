@@ -173,3 +173,37 @@ def test_a_worker_of_two_groups_installs_for_each_what_that_group_serves():
         sync.run(install(1))
     assert (actor == 1.0).all()
     assert (critic == 2.0).all()
+
+
+def test_a_worker_of_two_groups_publishes_for_each_what_that_group_trained():
+    """The critic, trained in another group, may be in the middle of its steps."""
+    placement: dict[Role, RolePlacement] = {
+        "actor": RolePlacement((0,)),
+        "critic": RolePlacement((0, 1), data_parallel=2),
+        "reference": RolePlacement((2,)),
+        "reward": RolePlacement((2,)),
+        "shadow_actor": RolePlacement((1,)),
+        "shadow_critic": RolePlacement((2,)),
+    }
+    devices = DeviceMap(
+        Plan(1, "disaggregated", feasible=True, why="", placement=placement), algorithm_spec("ppo")
+    )
+    models: dict[Role, ParallelModel] = {
+        "actor": ParallelModel(nn.Linear(8, 8)),
+        "critic": ParallelModel(nn.Linear(8, 1)),
+    }
+    held = HeldRoles(models)
+    held.trainers |= dict.fromkeys(models, None)  # pyright: ignore[reportArgumentType, reportAttributeAccessIssue] - only names count
+    sync = WeightSync(devices, 0, ("both", "generating", "scoring"), Workers().ask)
+    sync.hold(held)
+
+    def offered(role: Role) -> bool:
+        query = {"role": role, "version": 1}
+        return bool(sync.handle("weights/catalogue", query).header["versions"])
+
+    for role, other in (("actor", "critic"), ("critic", "actor")):
+        group = devices.group_of(role)
+        assert group != devices.group_of(other)
+        assert not offered(role)
+        sync.run(Task("publish", 0, "sync", "publish", group, weight_version=1))
+        assert offered(role)

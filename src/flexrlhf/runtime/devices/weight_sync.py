@@ -89,7 +89,7 @@ class WeightSync:
         """Publishes or installs the version that a task names."""
         assert task.weight_version is not None, "weights have versions"
         if task.operation == "publish":
-            self._publish(task.weight_version)
+            self._publish(task.group, task.weight_version)
             return {}
         return self._install(task.group, task.weight_version)
 
@@ -132,9 +132,11 @@ class WeightSync:
         """Writes the offered weights of a role into `targets`."""
         return self._pull(role, self._offers, targets, prefix=_OFFERED).install()
 
-    def _publish(self, version: int) -> None:
+    def _publish(self, group: str, version: int) -> None:
+        """Publishes what the group trained; others of this worker's groups may not be done yet."""
         for role in self._held.trainers:
-            if version not in self._store.versions(role):
+            is_trained = self._map.group_of(role) == group
+            if is_trained and version not in self._store.versions(role):
                 self._store.publish(role, version, self._held.models[role].shards())
 
     def _install(self, group: str, version: int) -> Measurements:
@@ -162,7 +164,7 @@ class WeightSync:
         with self._lock:
             staged = self._staged.pop((served.name, version), None)
         if staged is None:
-            self._publish(version)
+            self._publish(self._map.group_of(served.source), version)
             mesh = self._held.models[served.source].mesh
             assert mesh is not None, "workers split every role by a mesh"
             dist.barrier(mesh.group)  # all of them offer the version before anyone asks
