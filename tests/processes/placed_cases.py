@@ -3,6 +3,7 @@ with several ways to split the roles."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, Final
 
 from placed_case import PlacedCase
@@ -19,7 +20,41 @@ _TRAINING: Final = ("sft", "reward_model", "dpo")
 _STAGED: Final = ("ppo-shared", "grpo", *_TRAINING)
 """Those whose trained models all have two layers or more."""
 
+_TWO_GROUPS: Final = (
+    PlacedCase(
+        "shadows on lists",
+        4,
+        {
+            "devices": {
+                "actor": [0, 1],
+                "critic": [2],
+                "reference": [3],
+                "reward": [3],
+                "shadow_actor": [2, 3],
+                "shadow_critic": [3],
+            }
+        },
+    ),
+    PlacedCase(
+        "shadows that overlap what they serve for",
+        4,
+        {
+            "devices": {
+                "actor": [1, 2],
+                "critic": [0, 1],
+                "reference": [0],
+                "reward": [3],
+                "shadow_actor": [0, 1],
+                "shadow_critic": [1, 3],
+            }
+        },
+        trained={"zero_stage": 1},
+    ),
+)
+"""Some workers are members of two groups."""
+
 COVERING: Final = (
+    *(replace(case, variants=("ppo",)) for case in _TWO_GROUPS),
     PlacedCase("a device each", 4, {"ratio": [0.25, 0.25, 0.25, 0.25]}, variants=("ppo",)),
     PlacedCase("uneven pools", 4, {"pools": {"train": 0.25, "generate": 0.75}}, variants=("ppo",)),
     PlacedCase(
@@ -217,35 +252,7 @@ _POOLS: Final = (
             "training": {"micro_batch_tokens": "auto", "micro_batch_samples": 1},
         },
     ),
-    PlacedCase(
-        "shadows on lists",
-        4,
-        {
-            "devices": {
-                "actor": [0, 1],
-                "critic": [2],
-                "reference": [3],
-                "reward": [3],
-                "shadow_actor": [2, 3],
-                "shadow_critic": [3],
-            }
-        },
-    ),
-    PlacedCase(
-        "shadows that overlap what they serve for",
-        4,
-        {
-            "devices": {
-                "actor": [1, 2],
-                "critic": [0, 1],
-                "reference": [0],
-                "reward": [3],
-                "shadow_actor": [0, 1],
-                "shadow_critic": [1, 3],
-            }
-        },
-        trained={"zero_stage": 1},
-    ),
+    *_TWO_GROUPS,
 )
 _REFERENCE: Final = (
     _case("TP 2, frozen TP 2", 4, "colocated", trained=_TENSOR, frozen=_TENSOR, variants=("dpo",)),
